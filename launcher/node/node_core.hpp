@@ -177,7 +177,7 @@ class NodeCore {
   struct ForgetTree {};      // what is left of it can't be killed
   struct ReadReasons {       // why these workers failed, from their files; ReasonsRead is the answer, later
     std::uint64_t number;
-    std::vector<int> local_ranks;  // stderr is wanted of the first only
+    std::vector<int> local_ranks;
   };
 
   // Actions: the rest.
