@@ -141,7 +141,7 @@ class Agent {
 
   void reap_guardian() {
     const auto pid = guardian_.pid();
-    if (const auto ending = guardian_.reap()) decide(NodeCore::GuardianEnded{*ending, pid});
+    if (const auto ending = guardian_.reap()) decide(NodeCore::GuardianEnded{*ending, pid, guardian_.is_tree_left()});
   }
 
   // What workers said goes before the end of any of them, and before a stop: it may be why another one has ended.
@@ -156,7 +156,8 @@ class Agent {
   }
 
   NodeCore::Facts facts() const {
-    return {Clock::now(), meeting_.job_time(), meeting_.serves_endpoint(), meeting_.is_joined()};
+    return {Clock::now(), meeting_.job_time(), meeting_.serves_endpoint(), meeting_.is_joined(),
+            meeting_.job_time_error()};
   }
 
   // --- what the core decides ---
@@ -229,7 +230,10 @@ class Agent {
     exit_code_ = rendezvous::exit_code_of(action.outcome);
     keeps_log_ = action.keeps_log;
     store_.stop();
-    meeting_.finish([this] { output_.when_drained([this] { io_.stop(); }); });
+    meeting_.finish([this] {
+      decide(NodeCore::Delivered{});
+      output_.when_drained([this] { io_.stop(); });
+    });
   }
 
   void perform(const NodeCore::Quit&) { io_.stop(); }

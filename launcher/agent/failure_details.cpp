@@ -19,8 +19,11 @@ rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const std::str
 }
 
 ReasonFiles::Paths reason_paths(const std::vector<int>& local_ranks, const Output& output) {
-  ReasonFiles::Paths paths{{}, output.stderr_file(local_ranks.front())};
-  for (const int local_rank : local_ranks) paths.error_files.push_back(output.error_file(local_rank));
+  ReasonFiles::Paths paths;
+  for (const int local_rank : local_ranks) {
+    paths.error_files.push_back(output.error_file(local_rank));
+    paths.stderr_files.push_back(output.stderr_file(local_rank));
+  }
   return paths;
 }
 

@@ -56,7 +56,8 @@ class GuardianLink {
   // Some child of this process has ended: where it was the guardian, its end, and what it left is killed. What has not
   // ended of that within a tenth of a second is left to the destructor.
   std::optional<Ending> reap();
-  pid_t pid() const { return handle_.pid; }  // 0 once it has ended
+  bool is_tree_left() const { return is_tree_left_; }  // by a guardian that has ended
+  pid_t pid() const { return handle_.pid; }            // 0 once it has ended
 
   // Processes of the job are left that cannot be killed: they are not waited for any more.
   void give_up() { tree_survived_ = true; }
@@ -78,7 +79,7 @@ class GuardianLink {
   Handlers handlers_;
   std::vector<SpawnedWorker> workers_;
   bool tree_survived_ = false;
-  bool is_tree_left_ = false;  // by a guardian that has ended
+  bool is_tree_left_ = false;
 };
 
 }  // namespace ddp::launcher

@@ -253,6 +253,10 @@ std::chrono::milliseconds Meeting::job_time() const {
   return client_ ? client_->job_time() : std::chrono::milliseconds(0);
 }
 
+std::chrono::milliseconds Meeting::job_time_error() const {
+  return client_ ? client_->job_time_error() : std::chrono::milliseconds(0);
+}
+
 std::optional<rendezvous::Session::Target> Meeting::whereabouts() const {
   return client_ ? client_->whereabouts() : std::nullopt;
 }

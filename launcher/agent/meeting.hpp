@@ -40,6 +40,7 @@ class Meeting {
 
   void send(const rendezvous::ToMembership& message);
   std::chrono::milliseconds job_time() const;
+  std::chrono::milliseconds job_time_error() const;
   void finish(std::function<void()> done);
 
   bool is_joined() const { return client_ && client_->is_joined(); }

@@ -18,7 +18,8 @@ constexpr std::size_t kTasksMax = 16;         // rounds whose files are to be re
 Reasons reasons_in(const ReasonFiles::Paths& paths) {
   Reasons out;
   for (const auto& path : paths.error_files) out.messages.push_back(read_error_file(path));
-  if (!paths.stderr_file.empty()) out.stderr_tail = tail_of_file(paths.stderr_file);
+  for (const auto& path : paths.stderr_files)
+    out.stderr_tails.push_back(path.empty() ? std::vector<std::string>() : tail_of_file(path));
   return out;
 }
 

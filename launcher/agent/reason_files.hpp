@@ -24,8 +24,8 @@ class ReasonFiles {
   explicit ReasonFiles(boost::asio::io_context& io) : io_(io) {}
 
   struct Paths {
-    std::vector<std::string> error_files;  // of failed workers, in the order of the failures; empty: none
-    std::string stderr_file;               // of the first; empty: none
+    // Of failed workers, in the order of the failures; empty: none.
+    std::vector<std::string> error_files, stderr_files;
   };
 
   // A file that can't be read gives no reason; nor do those of a round if threads have run out, or if the files of many

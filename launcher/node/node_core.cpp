@@ -78,9 +78,9 @@ std::optional<TimePoint> NodeCore::next_deadline() const {
 // --- signals ---
 
 void NodeCore::take(const StopSignalled& event) {
-  if (finished_) {  // only output that nobody reads was left
-    out_.emplace_back(Quit{});
-    return;
+  if (finished_) {  // what others are to be told still goes, which has a limit
+    is_hurried_ = true;
+    return quit_if_hurried();
   }
   if (outcome_ && group_.is_idle() && group_.waiting().empty()) return finish(*outcome_);  // only output was left
   if (!std::exchange(stop_announced_, true)) {
@@ -89,6 +89,16 @@ void NodeCore::take(const StopSignalled& event) {
                       stop_text(options_.workers, group_.is_idle(), is_step_hoped_for_, options_.grace)));
   }
   stop(event.signal_number);
+}
+
+void NodeCore::take(const Delivered&) {
+  is_delivered_ = true;
+  quit_if_hurried();
+}
+
+// Only output that nobody reads is left.
+void NodeCore::quit_if_hurried() {
+  if (is_hurried_ && is_delivered_) out_.emplace_back(Quit{});
 }
 
 void NodeCore::take(const OutputClosed&) {
@@ -145,6 +155,9 @@ void NodeCore::take(const GuardianEnded& event) {
   if (finished_) return;
   guardian_ended_ = event;
   output_limit_ = facts_.now + kOutputLimit;
+  // Membership in this process ends with it: the next host is the one to decide about this node.
+  if (!event.is_tree_left && !is_alone() && !facts_.serves_endpoint)
+    send(rendezvous::Leaving{guardian_ended_text(event.ending)});
   out_.emplace_back(CloseOutput{});
 }
 
@@ -507,6 +520,7 @@ FailureReport NodeCore::report_of(const Failure& failure) const {
   report.round = start_.round.number;
   report.after = failure.after;
   report.job_time = job_time_at(failure.at);
+  report.job_time_error = facts_.job_time_error;
   report.message = failure.message.empty() ? why_not_spawned_ : failure.message;
   report.accused = failure.accused;
   if (report.accused.size() > rendezvous::kAccusedMax) report.accused.resize(rendezvous::kAccusedMax);

@@ -47,9 +47,10 @@ class NodeCore {
   // What is so when an event comes.
   struct Facts {
     TimePoint now;
-    std::chrono::milliseconds job_time{0};  // now, on the job's clock
-    bool serves_endpoint = false;           // membership is in this process
-    bool is_joined = false;                 // somebody hears what is sent to membership
+    std::chrono::milliseconds job_time{0};        // now, on the job's clock
+    bool serves_endpoint = false;                 // membership is in this process
+    bool is_joined = false;                       // somebody hears what is sent to membership
+    std::chrono::milliseconds job_time_error{0};  // of job_time, at most, either way
   };
 
   // Events: signals to this ddprun. `sender` is for the user, as sender_of() has it.
@@ -76,6 +77,7 @@ class NodeCore {
   struct GuardianEnded {
     Ending ending;
     std::int64_t pid = 0;
+    bool is_tree_left = false;  // processes of the job could not be killed at once
   };
   struct WorkerSaid {
     int local_rank;
@@ -120,11 +122,12 @@ class NodeCore {
   struct StoreFailed {
     std::string why;
   };
+  struct Delivered {};  // the answer to Finish: what others are to be told has gone, or nobody took it in time
 
   using Event = std::variant<StopSignalled, WarningSignalled, SuspendSignalled, ContinueSignalled, OutputClosed,
                              WorkersChanged, TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost,
                              OutputOpened, OutputWritten, SpawnFailed, ReasonsRead, SeatsFailed, MembershipSaid,
-                             MembershipLost, Orphaned, StoreIsOpen, StoreFailed>;
+                             MembershipLost, Orphaned, StoreIsOpen, StoreFailed, Delivered>;
 
   // Actions: what the user reads.
   struct Print {  // one line of ddprun's
@@ -174,7 +177,7 @@ class NodeCore {
   struct ForgetTree {};      // what is left of it can't be killed
   struct ReadReasons {       // why these workers failed, from their files; ReasonsRead is the answer, later
     std::uint64_t number;
-    std::vector<int> local_ranks;  // stderr is wanted of the first only
+    std::vector<int> local_ranks;
   };
 
   // Actions: the rest.
@@ -194,7 +197,9 @@ class NodeCore {
     rendezvous::FailureReport cause;
     bool is_own = false;  // a worker of this node, in the last round
   };
-  struct Finish {  // nothing of the job is left here: end, once all that was said has gone
+  // Nothing of the job is left here: end, once all that was said has gone. Delivered is the answer, later; then output
+  // may still be waited for.
+  struct Finish {
     rendezvous::Outcome outcome;
     bool keeps_log = true;  // the newest lines of ddprun's log are written to a file
   };
@@ -244,9 +249,11 @@ class NodeCore {
   void take(const Orphaned& event);
   void take(const StoreIsOpen& event);
   void take(const StoreFailed& event);
+  void take(const Delivered& event);
 
   void hear(const rendezvous::Welcome& message);
-  void hear(const rendezvous::Elsewhere&) {}  // these three are the session's
+  void hear(const rendezvous::Elsewhere&) {}  // these four are the session's
+  void hear(const rendezvous::TimeTold&) {}
   void hear(const rendezvous::Refused&) {}
   void hear(const rendezvous::RoundEstablished&) {}
   void hear(const rendezvous::PrepareStop& message);
@@ -277,6 +284,7 @@ class NodeCore {
   void follow(const TellEnded& action);
 
   void stop(int signal_number);
+  void quit_if_hurried();
   void spawn_if_ready();
   void tell_of_survivors();
   void spawn_nobody();
@@ -323,7 +331,8 @@ class NodeCore {
   std::string warned_by_;
   bool in_job_ = false;  // membership counts this node in
   bool has_spawned_ = false;
-  bool is_step_hoped_for_ = false;  // the user was told that the workers are asked for one
+  bool is_step_hoped_for_ = false;                  // the user was told that the workers are asked for one
+  bool is_delivered_ = false, is_hurried_ = false;  // after Finish: a signal says that output is not waited for
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false, told_slow_disk_ = false;
 };
 

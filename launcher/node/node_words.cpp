@@ -146,6 +146,8 @@ std::string round_text(const rendezvous::StartRound& round, int workers, const s
          std::to_string(round.world_size) + ", store at " + store_address + ":" + std::to_string(round.master_port);
 }
 
+std::string guardian_ended_text(const rendezvous::Ending& ending) { return "its guardian process " + describe(ending); }
+
 rendezvous::LinkLost guardian_ended_error(const rendezvous::Ending& ending, std::int64_t pid, int workers,
                                           const std::string& host) {
   return {"ddprun's guardian process " + describe(ending) + "; " + all_workers(workers) +

@@ -1,6 +1,10 @@
 #include "launcher/node/round_report.hpp"
 
 #include <algorithm>
+#include <utility>
+
+#include "launcher/node/accusation.hpp"
+#include "rendezvous/membership/round_end.hpp"
 
 namespace ddp::launcher {
 
@@ -14,11 +18,22 @@ std::optional<rendezvous::RoundEnded> RoundReport::complete(std::uint64_t number
   if (!held_ || number != number_) return {};
   using Kind = rendezvous::Ending::Kind;
   auto& failures = held_->failures;
-  for (std::size_t i = 0; i < std::min(failures.size(), reasons.messages.size()); ++i)
-    if (const auto kind = failures[i].ending.kind;
-        !reasons.messages[i].empty() && (kind == Kind::exited || kind == Kind::killed))
-      failures[i].message = reasons.messages[i];  // it says more than that the worker gave up its group
-  if (!failures.empty()) failures.front().stderr_tail = reasons.stderr_tail;
+  for (std::size_t i = 0; i < std::min(failures.size(), reasons.messages.size()); ++i) {
+    auto& failure = failures[i];
+    const auto& message = reasons.messages[i];
+    const auto kind = failure.ending.kind;
+    if (message.empty() || (kind != Kind::exited && kind != Kind::killed)) continue;
+    failure.message = message;  // it says more than that the worker gave up its group
+    if (!failure.accused.empty() || failure.is_own_error) continue;
+    auto accusation = accusation_of(message);
+    failure.accused = std::move(accusation.ranks);
+    failure.missed_a_peer = accusation.missed_a_peer;
+  }
+  if (failures.empty()) return give_up();
+  const auto first = rendezvous::first_cause(failures);
+  if (first < reasons.stderr_tails.size()) failures[first].stderr_tail = reasons.stderr_tails[first];
+  const auto at = failures.begin() + static_cast<std::ptrdiff_t>(first);
+  std::rotate(failures.begin(), at, at + 1);
   return give_up();
 }
 

@@ -1,5 +1,8 @@
 // Holds the report of a round's end until the reasons of the failed workers are read.
 //
+// The reasons may show that a worker failed for want of another rank. So the order of the failures, the node's own
+// cause first, is that after the reasons are read.
+//
 // The reasons are in files, and the disk may not answer: after a limit the report goes without them. Each report that
 // is held has a number of its own, so that an answer which comes too late is not taken for that of a later report.
 //
@@ -19,8 +22,8 @@ namespace ddp::launcher {
 
 // What failed workers have left in files.
 struct Reasons {
-  std::vector<std::string> messages{};     // of their error files, in the order of the failures; empty: none
-  std::vector<std::string> stderr_tail{};  // of the first failure, where a log file holds its stderr
+  std::vector<std::string> messages{};  // of their error files, in the order of the failures; empty: none
+  std::vector<std::vector<std::string>> stderr_tails{};  // likewise, where a log file holds their stderr
 };
 
 constexpr std::chrono::milliseconds kReasonsLimit{2'000};  // files are read in less than a millisecond

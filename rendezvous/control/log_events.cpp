@@ -86,11 +86,20 @@ LogEvent message_event(const RoundEnded& message) {
   return {"round_ended", std::move(fields)};
 }
 LogEvent message_event(const StopAsked& message) {
-  return {"stop_asked",
-          LogFields().add_if_any("signal", signal_of(message.signal_number)).add("is_warning", message.is_warning)};
+  return {"stop_asked", LogFields()
+                            .add_if_any("signal", signal_of(message.signal_number))
+                            .add("is_warning", message.is_warning)
+                            .add("is_second", message.is_second)};
 }
 LogEvent message_event(const StopReady& message) {
   return {"stop_ready", LogFields().add("round", message.round).add("call", message.call)};
+}
+
+LogEvent message_event(const Leaving& message) { return {"leaving", LogFields().add("why", message.why)}; }
+
+LogEvent message_event(const TimeAsked& message) { return {"time_asked", LogFields().add("number", message.number)}; }
+LogEvent message_event(const TimeTold& message) {
+  return {"time_told", LogFields().add("number", message.number).add("job_time", message.job_time)};
 }
 
 LogEvent message_event(const Welcome& message) {

@@ -166,6 +166,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     const auto* came = std::get_if<HostCore::Came>(&event);
     const auto* said = std::get_if<HostCore::Said>(&event);
     const auto* ended = std::get_if<HostCore::Ended>(&event);
+    if (said != nullptr && std::holds_alternative<TimeAsked>(said->message)) return;  // every few seconds
     const bool is_loss = ended != nullptr && ended->why && !core_.verdict();
     const auto node = came ? came->node : said ? said->node : ended ? ended->node : NodeId{};
     log(is_loss ? base::LogLevel::warning : log_level_of(event), node, event);

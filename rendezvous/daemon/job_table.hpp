@@ -65,7 +65,8 @@ class JobTable {
     if (found == jobs_.end()) {
       const auto network = base::network_of(source);
       if (const auto refused = objection(network, hello.held.has_value())) return *refused;
-      if (const auto known = finished_.known_of(hello.run_id); before.last_round < known.last_round) before = known;
+      if (const auto known = finished_.known_of(hello.run_id, now); before.last_round < known.last_round)
+        before = known;
       found = jobs_.emplace(hello.run_id, Job{handlers_.begin(hello, before), network}).first;
       finished_.has_begun_again(hello.run_id);
     }
@@ -150,8 +151,8 @@ class JobTable {
                           const std::string& node_key) {
     const auto& membership = job.server->membership();
     if (membership.verdict() || job.server->is_over())
-      finished_.note(run_id, {membership.last_round(), membership.restart_count()}, membership.verdict(), has_successor,
-                     now);
+      finished_.note(run_id, {membership.last_round(), membership.restart_count(), membership.spent_restarts(now)},
+                     membership.verdict(), has_successor, now);
     const bool is_awaited = !membership.has_begun() && !membership.is_ending() && membership.knows(node_key);
     if (!job.server->is_over() || is_awaited) return false;
     if (handlers_.forget) handlers_.forget(std::move(job.server));

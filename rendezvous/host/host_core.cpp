@@ -96,6 +96,8 @@ void HostCore::take(Said&& event, TimePoint now) {
     out_.emplace_back(Drop{event.node});
     return take(Ended{event.node, kHelloOutOfPlace}, now);
   }
+  if (const auto* asked = std::get_if<TimeAsked>(&event.message))
+    return tell(event.node, TimeTold{asked->number, job_time(now)});
   follow(membership_.step(Heard{event.node, std::move(event.message)}, now));
 }
 

@@ -53,7 +53,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
         timer_(io),
         addresses_(io, endpoint_),
         port_answers_(endpoint_),
-        session_(options_, std::move(hello), began_) {}
+        session_(options_, std::move(hello), Clock::now()) {}
 
   void step(const Session::Event& event) { perform(session_.step(event, Clock::now())); }
 
@@ -77,7 +77,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   bool is_joined() const { return session_.is_joined(); }
-  milliseconds job_time() const { return own_ != nullptr ? own_->job_time() : since_start() + clock_offset_; }
+  milliseconds job_time() const { return own_ != nullptr ? own_->job_time() : session_.clock().job_time(Clock::now()); }
+  milliseconds job_time_error() const { return own_ != nullptr ? 0ms : session_.clock().error(); }
   std::optional<Session::Target> whereabouts() const { return session_.whereabouts(); }
   std::string endpoint_host() const { return target_.address.empty() ? addresses_.host() : target_.address; }
 
@@ -113,8 +114,6 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
  private:
-  milliseconds since_start() const { return std::chrono::duration_cast<milliseconds>(Clock::now() - began_); }
-
   // --- what the session decides ---
 
   void perform(const Session::Actions& actions) {
@@ -227,7 +226,6 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     channel_->hand_over({{},
                          [this](std::string_view text) { take(text); },
                          [this, peer](const Channel::Closed& how) { take(unreached(how, peer.address)); }});
-    greeted_at_ = since_start();
     step(Session::Connected{peer});
   }
 
@@ -246,9 +244,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       const auto known = to_agent_of(text, workers_);
       if (!known) return;
       const auto& message = *known;
-      if (const auto* welcome = std::get_if<Welcome>(&message)) {
+      if (std::holds_alternative<Welcome>(message)) {
         refusal_said_.clear();
-        clock_offset_ = welcome->job_time - (greeted_at_ + since_start()) / 2;
         if (std::exchange(is_broken_, false)) handlers_.say(connected_again_text(place()));
         has_joined_ = true;
         host_place_ = place();
@@ -368,7 +365,6 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   Handlers handlers_;
   std::shared_ptr<const security::Security> security_;
   asio::steady_timer timer_;  // the session's
-  const Clock::time_point began_ = Clock::now();
   EndpointAddresses addresses_;
   PortAnswers port_answers_;
   Session session_;
@@ -384,7 +380,6 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   // node, and workers may still run here.
   base::UniqueFd present_;
   std::deque<base::UniqueFd> given_up_;
-  milliseconds greeted_at_{0}, clock_offset_{0};
   std::string last_reason_, refusal_said_;
   std::string host_place_, lost_why_;  // of the last one that welcomed this agent, and why its connection ended
   Clock::time_point reason_since_;
@@ -406,6 +401,7 @@ void MembershipClient::step_down(const Session::SteppedDown& how) { impl_->step_
 void MembershipClient::send(const ToMembership& message) { impl_->step(Session::Said{message}); }
 bool MembershipClient::is_joined() const { return impl_->is_joined(); }
 milliseconds MembershipClient::job_time() const { return impl_->job_time(); }
+milliseconds MembershipClient::job_time_error() const { return impl_->job_time_error(); }
 std::optional<Session::Target> MembershipClient::whereabouts() const { return impl_->whereabouts(); }
 std::string MembershipClient::endpoint_host() const { return impl_->endpoint_host(); }
 void MembershipClient::finish(std::function<void()> done) { impl_->finish(std::move(done)); }

@@ -57,6 +57,7 @@ class MembershipClient {
 
   // Now, on the job's clock; on that of this process before the first Welcome.
   std::chrono::milliseconds job_time() const;
+  std::chrono::milliseconds job_time_error() const;  // at most, either way
 
   // The membership that this agent is joined to, by its numeric address; empty where it is in this process, or nowhere.
   std::optional<Session::Target> whereabouts() const;

@@ -23,13 +23,18 @@ constexpr milliseconds kAllRefuseLimit = 30s;  // nodes of a Slurm step may be s
 constexpr milliseconds kCallEach = 1s;         // of the endpoint, by who serves the job elsewhere
 // After which the node that holds the endpoint serves the job again, where nobody else has welcomed it.
 constexpr milliseconds kServeAgain = 2s;
+constexpr milliseconds kTimePeriod = 5s;
 constexpr int kDetoursMax = 4;
 constexpr std::size_t kOtherCandidatesMax = 2 * kSuccessorsMax + 1;  // than the endpoint
 
 }  // namespace
 
 Session::Session(Options options, Hello hello, TimePoint now)
-    : options_(options), hello_(std::move(hello)), join_deadline_(now + options.join_timeout), pause_(kPauseFirst) {
+    : options_(options),
+      hello_(std::move(hello)),
+      clock_(now),
+      join_deadline_(now + options.join_timeout),
+      pause_(kPauseFirst) {
   for (int port = 0; port < std::max(1, options.endpoint_ports); ++port)
     endpoint_.push_back({"", static_cast<std::uint16_t>(port)});
   seek(endpoint_);
@@ -45,6 +50,7 @@ Session::Actions Session::tick(TimePoint now) {
   out_.clear();
   if (state_ == State::over) return {};
   if (call_at_ && now >= *call_at_) call_endpoint(now);
+  if (asks_for_time_at() && now >= *asks_for_time_at()) ask_for_time(now);
   if (is_in_touch()) return std::exchange(out_, {});
   if (serve_at_ && now >= *serve_at_) {
     serve(now);
@@ -64,7 +70,7 @@ Session::Actions Session::tick(TimePoint now) {
 
 std::optional<TimePoint> Session::next_deadline() const {
   if (state_ == State::over) return {};
-  if (is_in_touch()) return call_at_;
+  if (is_in_touch()) return call_at_ ? call_at_ : asks_for_time_at();
   if (state_ == State::idle) return serve_at_;
   std::optional<TimePoint> first = serve_at_;
   const auto also = [&](TimePoint time) { first = first ? std::min(*first, time) : time; };
@@ -95,7 +101,7 @@ void Session::take(const Hosting&, TimePoint now) {
   if (!std::exchange(is_to_serve_, false)) holds_endpoint_ = true;
   if (!holds_endpoint_) call_at_ = now;
   serve_at_.reset();
-  greet();
+  greet(now);
 }
 
 // Whoever goes on without this node is one of its successors, or with them.
@@ -138,15 +144,17 @@ std::vector<Session::Target> Session::endpoint_elsewhere() const {
   return holds_endpoint_ ? std::vector<Target>() : endpoint_;
 }
 
-void Session::take(const Connected& event, TimePoint) {
+void Session::take(const Connected& event, TimePoint now) {
   if (state_ != State::connecting) return;
   peer_ = event.peer;
-  greet();
+  greet(now);
 }
 
-void Session::greet() {
+void Session::greet(TimePoint now) {
   state_ = State::greeting;
   hello_.held = is_round_refused_ ? std::nullopt : held_;
+  time_asked_at_ = now;
+  if (hello_.held && hello_.held->spent_restarts) age(*hello_.held->spent_restarts, now - held_since_);
   send(hello_);
 }
 
@@ -340,6 +348,9 @@ void Session::hear(const Welcome& message, TimePoint now) {
   serve_at_.reset();
   silent_since_.reset();
   disowned_since_.reset();
+  clock_.forget();
+  clock_.note({time_asked_at_, now, message.job_time});
+  is_time_told_ = true;
   out_.emplace_back(HandOn{message});
   // Else nobody there may know the round, and another one may have its number.
   if (hello_.held && !has_ended_behind()) {
@@ -356,6 +367,24 @@ void Session::note_endpoint() {
   const bool is_at_endpoint = !is_host_ && target_.address.empty() && options_.endpoint_ports == 1;
   held_->host_group_rank = is_at_endpoint ? host_group_rank_ : std::nullopt;
   held_->endpoint_address = is_at_endpoint ? host_address_.address : "";
+}
+
+std::optional<TimePoint> Session::asks_for_time_at() const {
+  if (state_ != State::joined || is_host_ || !is_time_told_) return {};
+  return time_asked_at_ + kTimePeriod;
+}
+
+// An older endpoint does not answer, and is not asked again.
+void Session::ask_for_time(TimePoint now) {
+  time_asked_at_ = now;
+  is_time_told_ = false;
+  send(TimeAsked{++time_questions_});
+}
+
+void Session::hear(const TimeTold& message, TimePoint now) {
+  if (message.number != time_questions_ || is_time_told_) return;
+  is_time_told_ = true;
+  clock_.note({time_asked_at_, now, message.job_time});
 }
 
 // Somebody who is no membership has answered: he lives, and will serve in his turn.
@@ -406,7 +435,7 @@ void Session::hear(const OpenStore& message, TimePoint) {
   out_.emplace_back(HandOn{message});
 }
 
-void Session::hear(const StartRound& message, TimePoint) {
+void Session::hear(const StartRound& message, TimePoint now) {
   if (message.round < newest_) return;
   newest_ = message.round;
   successors_ = message.successors;
@@ -422,6 +451,8 @@ void Session::hear(const StartRound& message, TimePoint) {
                false,         std::move(nonces)};
   note_endpoint();
   has_begun_round_ = is_host_;
+  held_->spent_restarts = message.spent_restarts;
+  held_since_ = now;
   started_.reset();
   first_step_.reset();
   failed_.reset();
@@ -468,13 +499,24 @@ void Session::take(const Said& event, TimePoint now) {
   if (const auto* started = std::get_if<RoundStarted>(&event.message)) started_ = *started;
   if (const auto* stepped = std::get_if<FirstStep>(&event.message)) first_step_ = *stepped;
   if (const auto* failed = std::get_if<RoundFailed>(&event.message)) failed_ = *failed;
-  if (const auto* stop = std::get_if<StopAsked>(&event.message))
-    if (!stop_asked_ || stop_asked_->is_warning || !stop->is_warning) stop_asked_ = *stop;
+  if (const auto* stop = std::get_if<StopAsked>(&event.message); stop && !stop->is_warning)
+    return ask_to_stop(*stop, now);
+  if (const auto* warning = std::get_if<StopAsked>(&event.message))
+    if (!stop_asked_ || stop_asked_->is_warning) stop_asked_ = *warning;
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) {
     ended_ = *ended;
     if (state_ != State::joined) join_deadline_ = now + options_.join_timeout;
   }
   if (state_ == State::joined) send(event.message);
+  if (std::holds_alternative<Leaving>(event.message)) state_ = State::over;  // it does not come again
+}
+
+// What is said of it again, after a broken connection, may be all that membership hears of both requests.
+void Session::ask_to_stop(StopAsked stop, TimePoint now) {
+  if (!stop_asked_at_) stop_asked_at_ = now;
+  stop.is_second = now - *stop_asked_at_ > kSameWish;
+  stop_asked_ = stop;
+  if (state_ == State::joined) send(stop);
 }
 
 }  // namespace ddp::rendezvous

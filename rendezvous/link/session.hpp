@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "rendezvous/host/host_core.hpp"
+#include "rendezvous/link/job_clock.hpp"
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {
@@ -146,6 +147,9 @@ class Session {
   // Whom to ask for the job, as far as is known here: the one that this agent is joined to, by its numeric address.
   std::optional<Target> whereabouts() const;
 
+  // Not where membership is in this process.
+  const JobClock& clock() const { return clock_; }
+
   // For how long the endpoint is tried although it refuses, before the first round.
   Milliseconds refusal_limit() const;
 
@@ -177,12 +181,16 @@ class Session {
   void hear(const PrepareStop& message, TimePoint now);
   void hear(const StopAt& message, TimePoint now);
   void hear(const StopRound& message, TimePoint now);
+  void hear(const TimeTold& message, TimePoint now);
   void hear(const FinishJob& message, TimePoint now);
 
   void connect(const Target& target, TimePoint now);
   void connect_to_next(TimePoint now);
   void pause(double jitter, TimePoint now);
-  void greet();
+  std::optional<TimePoint> asks_for_time_at() const;
+  void ask_for_time(TimePoint now);
+  void greet(TimePoint now);
+  void ask_to_stop(StopAsked stop, TimePoint now);
   void host_is_lost(TimePoint now);
   void seek(std::vector<Target> targets);
   void call_endpoint(TimePoint now);
@@ -205,6 +213,10 @@ class Session {
 
   Options options_;
   Hello hello_;
+  JobClock clock_;
+  TimePoint time_asked_at_{};  // last: a hello asks too
+  std::uint32_t time_questions_ = 0;
+  bool is_time_told_ = false;  // the last question was answered
   State state_ = State::idle;
   TimePoint join_deadline_;
   TimePoint joined_at_{}, pause_ends_{};
@@ -237,6 +249,7 @@ class Session {
   std::optional<TimePoint> all_ports_refuse_since_;
   // Of the present round, or the last one:
   std::optional<Held> held_;
+  TimePoint held_since_{};  // the ages of its restarts are of that time
   std::vector<Successor> successors_;
   std::optional<int> host_group_rank_;
   RoundId newest_{};  // of all that was heard of
@@ -246,7 +259,8 @@ class Session {
   std::optional<FirstStep> first_step_;
   std::optional<RoundFailed> failed_;
   std::optional<RoundEnded> ended_;
-  std::optional<StopAsked> stop_asked_;  // until the job is over: a stop of the round may have had another cause
+  std::optional<TimePoint> stop_asked_at_;  // first, but for warnings
+  std::optional<StopAsked> stop_asked_;     // until the job is over: a stop of the round may have had another cause
   Actions out_;
 };
 

@@ -1,11 +1,43 @@
 #include "rendezvous/membership/admission.hpp"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 
 namespace ddp::rendezvous {
 namespace {
 
 constexpr std::uint32_t kRoundNumberMax = 0xf0000000;
+
+std::string nodes_text(int low, int high) {
+  return "--nnodes=" + std::to_string(low) + (low == high ? "" : ":" + std::to_string(high));
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  const auto ms = time.count() % 1000;
+  auto fraction = ms == 0 ? "" : "." + std::to_string(1000 + ms).substr(1);
+  while (!fraction.empty() && fraction.back() == '0') fraction.pop_back();
+  return std::to_string(time.count() / 1000) + fraction;
+}
+
+// A setting of the job that a node was started with, as it is given, and without its value.
+struct Setting {
+  std::string text;
+  const char* option;
+  bool operator==(const Setting& other) const { return text == other.text; }
+};
+
+// Those of a hello, or of a membership.
+template <class Settings>
+std::array<Setting, 5> settings_of(const Settings& its) {
+  const auto window =
+      its.restart_window.count() == 0 ? "no --restart-window" : "--restart-window=" + seconds_text(its.restart_window);
+  return {{{nodes_text(its.nodes_min, its.nodes_max), "--nnodes"},
+           {"--max-restarts=" + std::to_string(its.restarts_max), "--max-restarts"},
+           {window, "--restart-window"},
+           {"join_timeout=" + seconds_text(its.join_timeout), "join_timeout of --rdzv-conf"},
+           {"last_call_timeout=" + seconds_text(its.last_call_timeout), "last_call_timeout of --rdzv-conf"}}};
+}
 
 }  // namespace
 
@@ -25,14 +57,11 @@ std::optional<Refused> Admission::other_job(const Hello& hello) const {
 std::optional<Refused> Admission::objection(const Hello& hello) const {
   if (auto other = other_job(hello)) return other;
   const bool may_settings_follow = claims_round(hello) && follows_claims();
-  if (!may_settings_follow && (hello.nodes_min != options.nodes_min || hello.nodes_max != options.nodes_max)) {
-    const auto range = [](int low, int high) {
-      return "--nnodes=" + std::to_string(low) + (low == high ? "" : ":" + std::to_string(high));
-    };
-    return Refused{"this node was started with " + range(hello.nodes_min, hello.nodes_max) + ", the endpoint with " +
-                       range(options.nodes_min, options.nodes_max),
-                   "give all nodes the same --nnodes", false, hello.held.has_value()};
-  }
+  const auto its = settings_of(hello), ours = settings_of(options);
+  const auto [other, own] = std::mismatch(its.begin(), its.end(), ours.begin());
+  if (!may_settings_follow && other != its.end())
+    return Refused{"this node was started with " + other->text + ", the endpoint with " + own->text,
+                   std::string("give all nodes the same ") + own->option, false, hello.held.has_value()};
   if (hello.node_rank) {
     if (*hello.node_rank >= (may_settings_follow ? hello.nodes_max : options.nodes_max))
       return Refused{

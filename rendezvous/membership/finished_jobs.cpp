@@ -16,10 +16,15 @@ void FinishedJobs::note(const std::string& run_id, const JobBefore& job, const s
     kept->report.reset();  // as long as all the rest, and nobody asks for it again
 }
 
-JobBefore FinishedJobs::known_of(const std::string& run_id) const {
+JobBefore FinishedJobs::known_of(const std::string& run_id, TimePoint now) const {
   const auto* entry = find(run_id);
   if (entry == nullptr) return {};
-  return {entry->job.last_round, entry->verdict ? 0 : entry->job.restart_count};
+  JobBefore out{entry->job.last_round};
+  if (entry->verdict) return out;
+  out.restart_count = entry->job.restart_count;
+  out.spent_restarts = entry->job.spent_restarts;
+  if (out.spent_restarts) age(*out.spent_restarts, now - (entry->until - kKept));
+  return out;
 }
 
 void FinishedJobs::has_begun_again(const std::string& run_id) {

@@ -30,7 +30,7 @@ class FinishedJobs {
             bool has_successor, TimePoint now);
 
   // For the next job of that name: its rounds are to be newer. One that has a verdict leaves no restarts behind.
-  JobBefore known_of(const std::string& run_id) const;
+  JobBefore known_of(const std::string& run_id, TimePoint now) const;
   void has_begun_again(const std::string& run_id);
 
   // What a node with this hello is told: one that has a round of a job that is over, or an older round; and one that

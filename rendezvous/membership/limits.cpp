@@ -1,26 +1,57 @@
 #include "rendezvous/membership/limits.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace ddp::rendezvous {
 
-void RestartBudget::restate(int count, TimePoint now) {
-  if (count > count_) add(count - count_, now);
+void age(std::vector<SpentRestarts>& spent, TimePoint::duration time) {
+  for (auto& restarts : spent)
+    restarts.age = std::min(restarts.age + std::chrono::duration_cast<std::chrono::milliseconds>(time), kAgeMax);
+}
+
+void RestartBudget::restate(int count, const std::optional<std::vector<SpentRestarts>>& spent, TimePoint now) {
+  if (count <= count_) return;
+  if (!spent) return add(count - count_, now);
+  count_ = count;
+  spent_.clear();
+  for (const auto& restarts : *spent) note({now - restarts.age, restarts.count});
+}
+
+void RestartBudget::set_limits(int restarts_max, std::chrono::milliseconds window) {
+  restarts_max_ = restarts_max;
+  window_ = window;
 }
 
 void RestartBudget::refill() { spent_.clear(); }
 
-bool RestartBudget::is_left(TimePoint now) {
+bool RestartBudget::is_left(TimePoint now) const {
   if (window_.count() == 0) return count_ < restarts_max_;
-  while (!spent_.empty() && now - spent_.front().when >= window_) spent_.pop_front();
   std::int64_t count = 0;
-  for (const auto& spent : spent_) count += spent.count;
+  for (const auto& spent : spent_)
+    if (now - spent.when < window_) count += spent.count;
   return count < restarts_max_;
+}
+
+std::optional<std::vector<SpentRestarts>> RestartBudget::spent(TimePoint now) const {
+  if (window_.count() == 0) return {};
+  std::vector<SpentRestarts> out;
+  for (const auto& spent : spent_)
+    if (now - spent.when < window_)
+      out.push_back({std::chrono::duration_cast<std::chrono::milliseconds>(now - spent.when), spent.count});
+  return out;
 }
 
 void RestartBudget::add(int count, TimePoint now) {
   count_ += count;
-  if (window_.count() != 0) spent_.push_back({now, count});
+  note({now, count});
+}
+
+void RestartBudget::note(Spent spent) {
+  spent_.push_back(spent);
+  if (spent_.size() <= kSpentRestartsMax) return;
+  spent_[1].count = std::min(spent_[0].count, std::numeric_limits<int>::max() - spent_[1].count) + spent_[1].count;
+  spent_.pop_front();
 }
 
 bool CrashLoop::end_round(const Progress& kept, bool has_failed) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rendezvous/membership/messages.hpp"
 
@@ -13,18 +14,24 @@ namespace ddp::rendezvous {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
+// So much time has passed since their ages were told.
+void age(std::vector<SpentRestarts>& spent, TimePoint::duration time);
+
 // The one budget of restarts of a job. With a window only the restarts of that time before a failure count.
 class RestartBudget {
  public:
   RestartBudget(int restarts_max, std::chrono::milliseconds window) : restarts_max_(restarts_max), window_(window) {}
 
-  // How many there have been, as far as a membership before this one has counted. Their times are lost with it: they
-  // count as of now.
-  void restate(int count, TimePoint now);
+  // How many there have been, as far as a membership before this one has counted. The greatest count wins, with its
+  // ages. If the ages are not known, what is new counts as of now.
+  void restate(int count, const std::optional<std::vector<SpentRestarts>>& spent, TimePoint now);
+  void set_limits(int restarts_max, std::chrono::milliseconds window);  // what was counted before counts
   void spend(TimePoint now) { add(1, now); }
   void refill();  // with a window, that is
-  bool is_left(TimePoint now);
+  bool is_left(TimePoint now) const;
   int count() const { return count_; }  // of the whole job
+  // Those that the window counts. Empty without a window.
+  std::optional<std::vector<SpentRestarts>> spent(TimePoint now) const;
 
  private:
   struct Spent {
@@ -33,11 +40,12 @@ class RestartBudget {
   };
 
   void add(int count, TimePoint now);
+  void note(Spent spent);
 
   int restarts_max_;
   std::chrono::milliseconds window_;  // 0: all count
   int count_ = 0;
-  std::deque<Spent> spent_;  // with a window: that count, the oldest first
+  std::deque<Spent> spent_;  // the oldest first, at most kSpentRestartsMax: older ones count as of the first one here
 };
 
 // Tells a job that fails now and then from one that fails again and again without having kept anything in between. It

@@ -236,6 +236,8 @@ void Membership::call_newcomers(TimePoint now) {
 
 void Membership::take(const Heard& event, TimePoint now) {
   if (!nodes_.has(event.from) || phase_ == Phase::finished) return;
+  if (const auto* leaving = std::get_if<Leaving>(&event.message))
+    return take(Left{event.from, leaving->why, true}, now);
   auto& node = nodes_.at(event.from);
   if (node.is_claimant) return node.said.add(event.message);
   if (const auto* stop = std::get_if<StopAsked>(&event.message)) return take(event.from, *stop, now);

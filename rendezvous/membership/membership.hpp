@@ -151,6 +151,7 @@ class Membership {
   // That has begun here or was adopted, or is about to.
   RoundId last_round() const { return round_.id.value_or(RoundId{}); }
   int restart_count() const { return restarts_.count(); }
+  std::optional<std::vector<SpentRestarts>> spent_restarts(TimePoint now) const { return restarts_.spent(now); }
   const std::optional<JobStop>& job_stop() const { return stops_.stop(); }
   std::string_view phase_name() const;            // waiting for nodes, starting, running, stopping, finished
   RoundId term() const { return options_.term; }  // of the rounds that it begins; its number is not used
@@ -251,7 +252,7 @@ class Membership {
   void claim(NodeId id, const Held& held, TimePoint now);
   void decide_claims(TimePoint now);
   void close_claims(TimePoint now);
-  void take_settings_of(const Held& claim, TimePoint now);
+  void take_settings_of(const Held& claim);
   void take_claim_of_another_round(NodeId id, const Held& held, TimePoint now);
   std::optional<int> lost_member_of(const RoundId& round) const;
   void adopt(const Held& held, TimePoint now);

@@ -74,7 +74,7 @@ void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) 
   const auto& last = options_.before.last_round;
   const bool is_left_behind = held.is_left_behind || held.round < last;
   // The job that was given up here before goes on with one of its nodes.
-  if (!(last < held.round)) restarts_.restate(options_.before.restart_count, now);
+  if (!(last < held.round)) restarts_.restate(options_.before.restart_count, options_.before.spent_restarts, now);
   if (is_left_behind) return end_older_round(id, held.round.number);
   if (rounds_begun_ == 0) return claim(id, held, now);
   if (held.round < last_round()) return end_older_round(id, held.round.number);
@@ -106,7 +106,7 @@ void Membership::decide_claims(TimePoint now) {
   const auto decision = recovery_.decision(now);
   if (!decision) return;
   if (const auto& choice = decision->choice) {
-    if (admission().follows_claims()) take_settings_of(choice->claim, now);
+    if (admission().follows_claims()) take_settings_of(choice->claim);
     adopt(choice->claim, now);
     for (const auto& [rank, node_key] : choice->gone) {
       if (!recovery_.settle(rank)) continue;
@@ -119,7 +119,7 @@ void Membership::decide_claims(TimePoint now) {
   close_claims(now);
 }
 
-void Membership::take_settings_of(const Held& claim, TimePoint now) {
+void Membership::take_settings_of(const Held& claim) {
   const auto has_made_it = [&](const auto& entry) {
     return entry.second.is_claimant && entry.second.hello.held->round == claim.round &&
            entry.second.hello.held->nonces == claim.nonces;
@@ -128,7 +128,7 @@ void Membership::take_settings_of(const Held& claim, TimePoint now) {
   if (found == nodes_.end()) return;  // it has left
   const auto& hello = found->second.hello;
   take_settings(options_, hello);
-  restarts_.set_limits(hello.restarts_max, hello.restart_window, now);
+  restarts_.set_limits(hello.restarts_max, hello.restart_window);
 }
 
 void Membership::close_claims(TimePoint now) {
@@ -211,7 +211,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
   options_.term.term = std::max(options_.term.term, held.round.term + 1);
   recovery_.adopt(held, now);
   is_endpoint_ours_ = !options_.endpoint_address.empty() && held.endpoint_address == options_.endpoint_address;
-  restarts_.restate(held.restart_count, now);
+  restarts_.restate(held.restart_count, held.spent_restarts, now);
   const auto lost = lost_member_of(held.round);
   quorum_.adopt(held.group_world_size, lost);
   if (lost && recovery_.settle(*lost))
@@ -226,7 +226,7 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
   node.first_round = 0;
   recovery_.settle(held.group_rank);
   world_size_ += node.hello.workers;
-  restarts_.restate(held.restart_count, now);
+  restarts_.restate(held.restart_count, held.spent_restarts, now);
   if (held.stop_call) round_.agreement.was_told(*held.stop_call);
   quorum_.seat(held.group_rank, node.hello.node_key);
   if (held.is_established) quorum_.establish();

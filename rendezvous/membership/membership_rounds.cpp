@@ -63,7 +63,7 @@ void Membership::take(NodeId, const StoreOpened& message, TimePoint now) {
 // only came by do not count: anybody may say that.
 void Membership::count_restarts_before(const std::vector<NodeId>& members, TimePoint now) {
   for (const auto id : members)
-    if (const auto& held = nodes_.at(id).hello.held) restarts_.restate(held->restart_count, now);
+    if (const auto& held = nodes_.at(id).hello.held) restarts_.restate(held->restart_count, held->spent_restarts, now);
 }
 
 void Membership::start_round(std::uint16_t store_port, TimePoint now) {
@@ -87,6 +87,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   start.nonce = recovery_.nonce();
   start.restart_count = restarts_.count();
   start.restarts_max = options_.restarts_max;
+  start.spent_restarts = restarts_.spent(now);
   start.master_port = store_port;
   start.why = restarts_.reason();
   std::map<int, std::string> ranks;

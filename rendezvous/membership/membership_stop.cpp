@@ -18,18 +18,21 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   if (message.is_warning) return take_warning(from, message, now);
   auto& node = nodes_.at(from);
   if (recovery_.are_claims_open() && node.is_endpoint_host) return node.said.add(message);
-  if (std::exchange(node.stop.says_again, false)) return;
   const JobStop stop{JobStop::Source::ddprun, message.signal_number, node.hello.host_name, from};
   const auto why = stop.why();
   if ((phase_ != Phase::gathering || recovery_.are_claims_open()) && !node.is_member() && !node.is_endpoint_host) {
+    if (std::exchange(node.stop.says_again, false)) return;
     print(why + ", which was a spare: it leaves");
     return stop_spare(from, message.signal_number, now);
   }
-  const auto next = stops_.ask(node.stop, stop, now);
-  if (next == StopRequests::Next::kill) return stop_round(stops_.signal_number(), true, "a second " + why, now, from);
+  const bool is_new = !job_stop();
+  const auto next = stops_.ask(node.stop, stop, message.is_second, now);
   if (next == StopRequests::Next::nothing) return;
-  round_.end_happened = now;
-  if (phase_ == Phase::gathering || phase_ == Phase::opening_store) {
+  if (is_new) round_.end_happened = now;
+  const bool is_between_rounds = phase_ == Phase::gathering || phase_ == Phase::opening_store;
+  if (next == StopRequests::Next::kill && !is_between_rounds)
+    return stop_round(stops_.signal_number(), true, "a second " + why, now, from);
+  if (is_between_rounds) {
     auto verdict = verdict_of_stop(stop.signal_number, options_.restarts_max);
     if (options_.nodes_max > 1)
       verdict.what = "stopped by " + why + (rounds_begun_ > 0 ? "" : " before the first round");

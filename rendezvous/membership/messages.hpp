@@ -27,6 +27,15 @@ constexpr int kVersionMax = 1'000'000;
 
 // --- from an agent ---
 
+// Restarts of a job that its window may still count, and how long ago they were: clocks of nodes differ.
+struct SpentRestarts {
+  std::chrono::milliseconds age{0};
+  int count = 1;
+  bool operator==(const SpentRestarts&) const = default;
+};
+constexpr std::size_t kSpentRestartsMax = 64;                                // in one message
+constexpr std::chrono::milliseconds kAgeMax = std::chrono::hours(366 * 24);  // which no window exceeds
+
 // What an agent still has of a round, when it comes to a membership that may not know of it: after a broken connection,
 // after the endpoint was started again, at the next host.
 struct Held {
@@ -40,6 +49,8 @@ struct Held {
   // a round of an older membership has none.
   std::vector<std::string> nonces{};
   std::optional<std::uint64_t> stop_call{};  // that StopAt has told this node in `round`
+  // Those of restart_count that a window of restarts counts, with their ages now, the oldest first. Empty: not known.
+  std::optional<std::vector<SpentRestarts>> spent_restarts{};
   // The node that had the endpoint, and the numeric address at which this node reached it there. Empty: a daemon had
   // it, or a node that took over from its host, or there were several ports.
   std::optional<int> host_group_rank{};
@@ -144,6 +155,7 @@ constexpr std::size_t kFailuresMax = 8;
 struct StopAsked {
   int signal_number = 0;
   bool is_warning = false;
+  bool is_second = false;  // this ddprun was told before, too: what still runs is killed
   bool operator==(const StopAsked&) const = default;
 };
 
@@ -155,8 +167,20 @@ struct StopReady {
   bool operator==(const StopReady&) const = default;
 };
 
-using ToMembership =
-    std::variant<Hello, StoreOpened, RoundStarted, FirstStep, RoundFailed, RoundEnded, StopAsked, StopReady>;
+// This ddprun ends before its job does. No process of the job is left on its node.
+struct Leaving {
+  std::string why;
+  bool operator==(const Leaving&) const = default;
+};
+
+// What does the job's clock show? TimeTold is the answer, at once.
+struct TimeAsked {
+  std::uint32_t number = 0;  // of the question
+  bool operator==(const TimeAsked&) const = default;
+};
+
+using ToMembership = std::variant<Hello, StoreOpened, RoundStarted, FirstStep, RoundFailed, RoundEnded, StopAsked,
+                                  StopReady, Leaving, TimeAsked>;
 
 // --- to an agent ---
 
@@ -216,6 +240,7 @@ struct StartRound {
   // Of the round, 32 hexadecimal digits; secret: its members return it in Held, nothing shows it. Empty: an older
   // membership has none.
   std::string nonce{};
+  std::optional<std::vector<SpentRestarts>> spent_restarts{};  // as in Held, now
   bool operator==(const StartRound&) const = default;
 };
 
@@ -268,7 +293,13 @@ struct FinishJob {
   bool operator==(const FinishJob&) const = default;
 };
 
+struct TimeTold {
+  std::uint32_t number = 0;  // of the question
+  std::chrono::milliseconds job_time{0};
+  bool operator==(const TimeTold&) const = default;
+};
+
 using ToAgent = std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, PrepareStop, StopAt,
-                             StopRound, FinishJob>;
+                             StopRound, FinishJob, TimeTold>;
 
 }  // namespace ddp::rendezvous

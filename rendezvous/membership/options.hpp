@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rendezvous/membership/limits.hpp"
 #include "rendezvous/membership/messages.hpp"
@@ -16,7 +17,8 @@ namespace ddp::rendezvous {
 // What a daemon knows of a job of the same name that was given up or ended before.
 struct JobBefore {
   RoundId last_round;
-  int restart_count = 0;  // of a job that may go on
+  int restart_count = 0;                                       // of a job that may go on
+  std::optional<std::vector<SpentRestarts>> spent_restarts{};  // of them, as in Held
 };
 
 struct MembershipOptions {

@@ -24,12 +24,6 @@ bool has_failed_at_once(const Restarts::RoundEnd& end) {
 
 }  // namespace
 
-void Restarts::set_limits(int restarts_max, std::chrono::milliseconds window, TimePoint now) {
-  const int count = budget_.count();
-  budget_ = RestartBudget(restarts_max, window);
-  budget_.restate(count, now);
-}
-
 bool Restarts::may_follow(const CurrentRound& round, bool are_enough_left, TimePoint now) {
   if (is_last(round)) return false;
   const bool is_change = (round.growth && cause_of(round) == nullptr) || (round.loss && are_enough_left);

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rendezvous/membership/current_round.hpp"
 #include "rendezvous/membership/limits.hpp"
@@ -28,10 +29,13 @@ class Restarts {
   Restarts(int restarts_max, std::chrono::milliseconds window) : budget_(restarts_max, window) {}
 
   // How many there have been, as far as a membership before this one has counted.
-  void restate(int count, TimePoint now) { budget_.restate(count, now); }
-  // The limits of the job have become known with an adopted round. What was counted before counts.
-  void set_limits(int restarts_max, std::chrono::milliseconds window, TimePoint now);
+  void restate(int count, const std::optional<std::vector<SpentRestarts>>& spent, TimePoint now) {
+    budget_.restate(count, spent, now);
+  }
+  // The limits of the job have become known with an adopted round.
+  void set_limits(int restarts_max, std::chrono::milliseconds window) { budget_.set_limits(restarts_max, window); }
   int count() const { return budget_.count(); }
+  std::optional<std::vector<SpentRestarts>> spent(TimePoint now) const { return budget_.spent(now); }
 
   // As far as is known before all nodes have ended the round. are_enough_left: nodes, for another round.
   bool may_follow(const CurrentRound& round, bool are_enough_left, TimePoint now);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <set>
+#include <tuple>
 
 namespace ddp::rendezvous {
 namespace {
@@ -35,13 +36,17 @@ Standing standing_of(const FailureReport& failure) {
   return failure.ending.kind == Ending::Kind::left ? Standing::left : Standing::plain;
 }
 
+// It names nobody that it failed for, and does not say that there was somebody.
+bool accuses_nobody(const FailureReport& failure) { return failure.accused.empty() && !failure.missed_a_peer; }
+
 // Those that no other failure explains; where each is explained by another, those that somebody accuses.
 std::vector<std::size_t> unexplained_among(const std::vector<FailureReport>& failures) {
   std::set<int> failed, accused;
   for (const auto& failure : failures) failed.insert(failure.rank);
+  const bool may_explain_unnamed = std::any_of(failures.begin(), failures.end(), accuses_nobody);
   std::vector<std::size_t> out, in_a_circle;
   for (std::size_t i = 0; i < failures.size(); ++i) {
-    bool is_explained = false;
+    bool is_explained = failures[i].missed_a_peer && may_explain_unnamed;
     for (const int rank : failures[i].accused) {
       if (rank == failures[i].rank || failed.count(rank) == 0) continue;
       is_explained = true;
@@ -53,6 +58,33 @@ std::vector<std::size_t> unexplained_among(const std::vector<FailureReport>& fai
   for (std::size_t i = 0; i < failures.size(); ++i)
     if (accused.count(failures[i].rank) != 0) in_a_circle.push_back(i);
   return in_a_circle;
+}
+
+// By how much a may be the later one although its time is the earlier one, or the other way round. One clock tells the
+// times of one node.
+std::chrono::milliseconds doubt_between(const FailureReport& a, const FailureReport& b) {
+  const bool is_one_clock = a.host == b.host && a.seen_address == b.seen_address;
+  return is_one_clock ? 0ms : a.job_time_error + b.job_time_error;
+}
+
+// Who had the first failure, or may have had it as far as the clocks tell.
+std::vector<std::size_t> first_in_time(const std::vector<FailureReport>& failures,
+                                       const std::vector<std::size_t>& those) {
+  std::vector<std::size_t> out;
+  for (const auto i : those) {
+    const auto is_before_it = [&](std::size_t j) {
+      return failures[j].job_time + doubt_between(failures[i], failures[j]) < failures[i].job_time;
+    };
+    if (std::none_of(those.begin(), those.end(), is_before_it)) out.push_back(i);
+  }
+  return out;
+}
+
+std::ptrdiff_t count_accusers(const std::vector<FailureReport>& failures, int rank) {
+  return std::count_if(failures.begin(), failures.end(), [rank](const FailureReport& failure) {
+    return failure.rank != rank &&
+           std::find(failure.accused.begin(), failure.accused.end(), rank) != failure.accused.end();
+  });
 }
 
 template <class Predicate>
@@ -68,10 +100,19 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
   for (const auto i : those) best = std::min(best, standing_of(failures[i]));
   std::erase_if(those, [&](std::size_t i) { return standing_of(failures[i]) != best; });
   const auto is_earlier = [&](std::size_t a, std::size_t b) { return failures[a].job_time < failures[b].job_time; };
-  const auto first = *std::min_element(those.begin(), those.end(), is_earlier);
+  // Facts decide where the clocks do not.
+  const auto is_likelier = [&](std::size_t a, std::size_t b) {
+    const auto rank_of = [&](std::size_t i) {
+      return std::tuple(-count_accusers(failures, failures[i].rank), !may_be_late(failures[i]), failures[i].job_time);
+    };
+    return rank_of(a) < rank_of(b);
+  };
+  const auto candidates = first_in_time(failures, those);
+  const auto first = *std::min_element(candidates.begin(), candidates.end(), is_likelier);
   if (best != Standing::plain || may_be_late(failures[first])) return first;
   std::erase_if(those, [&](std::size_t i) {
-    return !may_be_late(failures[i]) || failures[i].job_time - failures[first].job_time > kLateReport;
+    return !may_be_late(failures[i]) ||
+           failures[i].job_time - failures[first].job_time > kLateReport + doubt_between(failures[i], failures[first]);
   });
   return those.empty() ? first : *std::min_element(those.begin(), those.end(), is_earlier);
 }
@@ -79,7 +120,7 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
 const FailureReport* cause_of(const CurrentRound& round) {
   if (round.failures.empty()) return nullptr;
   const auto& first = round.failures[first_cause(round.failures)];
-  const bool is_for_lost_node = round.loss && !first.accused.empty();
+  const bool is_for_lost_node = round.loss && !accuses_nobody(first);
   return is_for_lost_node ? nullptr : &first;
 }
 

@@ -17,8 +17,9 @@ namespace ddp::rendezvous {
 
 // Of several failures, the one that the others follow from. Facts go before times:
 //
-// 1. A rank that left its group for another rank is a consequence, if that rank is among the failures. Where all are
-//    explained that way, in a circle, it is one of those that somebody accuses.
+// 1. A rank that left its group for another rank is a consequence, if that rank is among the failures. So is one that
+//    missed a peer without a name, if some failure accuses nobody. Where all are explained that way, in a circle, it is
+//    one of those that somebody accuses.
 // 2. A rank that said that it left its group for an error of its own missed nobody.
 // 3. A death by a signal that had begun when the first failure of its node was noticed, or before its node was told to
 //    stop, comes next, whenever it was over: connections close before the memory of a process is freed. Not SIGABRT,
@@ -26,7 +27,8 @@ namespace ddp::rendezvous {
 // 4. A rank that left its group and ran on comes last.
 //
 // Of equal ones the earliest on the job's clock, but a fault of memory or SIGKILL goes before an exit up to 250 ms
-// earlier: clocks of nodes and reports of deaths from loaded machines are no more exact than that.
+// earlier: reports of deaths from loaded machines are no more exact than that. Times of two hosts that differ by no
+// more than the errors of both say nothing. Then the one that more others accuse goes first, then a fault or SIGKILL.
 //
 // Requires at least one; returns its index.
 std::size_t first_cause(const std::vector<FailureReport>& failures);

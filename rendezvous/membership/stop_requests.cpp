@@ -3,20 +3,15 @@
 #include <utility>
 
 namespace ddp::rendezvous {
-namespace {
 
-using namespace std::chrono_literals;
-
-constexpr auto kSameWish = 200ms;  // `timeout` and schedulers send a signal twice; a later one means it
-
-}  // namespace
-
-StopRequests::Next StopRequests::ask(NodeStop& node, const JobStop& stop, TimePoint now) {
-  if (node.asked && now - *node.asked > kSameWish) return Next::kill;
+StopRequests::Next StopRequests::ask(NodeStop& node, const JobStop& stop, bool is_second, TimePoint now) {
+  const bool says_again = std::exchange(node.says_again, false) && !is_second;
+  is_second = is_second || (node.asked && now - *node.asked > kSameWish);
   if (!node.asked) node.asked = now;
-  if (stop_) return Next::nothing;
-  stop_ = stop;
-  return Next::stop;
+  if (says_again) return Next::nothing;
+  const bool is_new = !stop_;
+  if (is_new) stop_ = stop;
+  return is_second ? Next::kill : is_new ? Next::stop : Next::nothing;
 }
 
 bool StopRequests::workers_died(int signal_number, const std::string& host, std::chrono::milliseconds when) {

@@ -17,6 +17,9 @@
 
 namespace ddp::rendezvous {
 
+// `timeout` and schedulers send a signal twice; a later one means it.
+constexpr std::chrono::milliseconds kSameWish{200};
+
 // What one node has said.
 struct NodeStop {
   std::optional<TimePoint> asked{};  // first
@@ -29,8 +32,8 @@ class StopRequests {
  public:
   enum class Next { nothing, stop, kill };
 
-  // The ddprun of that node was told to stop.
-  Next ask(NodeStop& node, const JobStop& stop, TimePoint now);
+  // The ddprun of that node was told to stop. is_second: not for the first time, as it says itself.
+  Next ask(NodeStop& node, const JobStop& stop, bool is_second, TimePoint now);
   // Workers of that host have died of the signal, at that job time. Returns whether this stops the job.
   bool workers_died(int signal_number, const std::string& host, std::chrono::milliseconds when);
   const std::optional<JobStop>& stop() const { return stop_; }

@@ -156,6 +156,13 @@ void read(const JsonValue& object, const char* name, std::vector<Successor>& out
   for (const auto& entry : list_in(field(object, name), name, kSuccessorsMax)) read(entry, out.emplace_back());
 }
 
+void read(const JsonValue& object, SpentRestarts& out);
+void read(const JsonValue& object, const char* name, std::optional<std::vector<SpentRestarts>>& out) {
+  if (object.find(name) == nullptr) return;
+  out.emplace();
+  for (const auto& entry : list_in(field(object, name), name, kSpentRestartsMax)) read(entry, out->emplace_back());
+}
+
 void read(const JsonValue& object, Held& out);
 void read(const JsonValue& object, const char* name, std::optional<Held>& out) {
   if (const auto* value = object.find(name)) read(*value, out.emplace());
@@ -207,6 +214,7 @@ void append(std::string& out, const RoundId& value) { append(out, to_string(valu
 
 void append(std::string& out, const FailureReport& failure);
 void append(std::string& out, const Successor& successor);
+void append(std::string& out, const SpentRestarts& restarts);
 void append(std::string& out, const Held& held);
 void append(std::string& out, const RoundTimes& round);
 void append(std::string& out, const RunReport& report);
@@ -242,6 +250,12 @@ void write(std::string& object, const char* name, const std::optional<std::strin
 // --- Older peers do not write every field.
 
 template <class Visit>
+void fields(SpentRestarts& m, Visit visit) {
+  visit("age_ms", m.age);
+  visit("count", m.count);
+}
+
+template <class Visit>
 void fields(Held& m, Visit visit) {
   visit("round", m.round);
   visit("group_rank", m.group_rank);
@@ -253,6 +267,7 @@ void fields(Held& m, Visit visit) {
   visit("stop_call", m.stop_call);
   visit("host_group_rank", m.host_group_rank);
   visit("endpoint_address", m.endpoint_address, std::string());
+  visit("spent_restarts", m.spent_restarts);
 }
 
 template <class Visit>
@@ -325,6 +340,23 @@ template <class Visit>
 void fields(StopAsked& m, Visit visit) {
   visit("signal_number", m.signal_number);
   visit("is_warning", m.is_warning);
+  visit("is_second", m.is_second, false);
+}
+
+template <class Visit>
+void fields(Leaving& m, Visit visit) {
+  visit("why", m.why);
+}
+
+template <class Visit>
+void fields(TimeAsked& m, Visit visit) {
+  visit("number", m.number);
+}
+
+template <class Visit>
+void fields(TimeTold& m, Visit visit) {
+  visit("number", m.number);
+  visit("job_time_ms", m.job_time);
 }
 
 template <class Visit>
@@ -387,6 +419,7 @@ void fields(StartRound& m, Visit visit) {
   visit("successors", m.successors);
   visit("host_group_rank", m.host_group_rank);
   visit("nonce", m.nonce, std::string());
+  visit("spent_restarts", m.spent_restarts);
 }
 
 template <class Visit>
@@ -473,6 +506,8 @@ void fields(FailureReport& m, Visit visit) {
   visit("is_own_error", m.is_own_error, false);
   visit("was_ending", m.was_ending, false);
   visit("killed_for", m.killed_for, "");
+  visit("job_time_error_ms", m.job_time_error, milliseconds(0));
+  visit("missed_a_peer", m.missed_a_peer, false);
 }
 
 // --- values that other nodes compute with ---
@@ -545,6 +580,11 @@ void check(const Hello& m) {
   for (const auto& address : m.addresses) check_address("addresses", address);
 }
 
+void check(const SpentRestarts& m) {
+  check_wait("age_ms", m.age);
+  check_range("count", m.count, 1, kCountMax);
+}
+
 void check(const Held& m) {
   check_range("group_world_size", m.group_world_size, 1, kNodesMax);
   check_range("group_rank", m.group_rank, 0, m.group_world_size - 1);
@@ -569,6 +609,9 @@ void check(const RoundEnded& m) {
 
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
 void check(const StopReady&) {}
+void check(const Leaving&) {}
+void check(const TimeAsked&) {}
+void check(const TimeTold& m) { check_time("job_time_ms", m.job_time); }
 
 void check(const FailureReport& m) {
   using Kind = Ending::Kind;
@@ -581,6 +624,7 @@ void check(const FailureReport& m) {
   check_range("local_rank", m.local_rank, 0, kWorkersMax - 1);
   check_name("host", m.host);
   check_time("after_ms", m.after);
+  check_time("job_time_error_ms", m.job_time_error);
   if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
   if (m.accused.size() > kAccusedMax) refuse("accused", "is too long");
   if (m.killed_for.size() > kKilledForBytesMax) refuse("killed_for", "is too long");
@@ -700,10 +744,12 @@ void append_part(std::string& out, const Part& part) {
 }
 
 void read(const JsonValue& object, Successor& out) { read_part(object, out); }
+void read(const JsonValue& object, SpentRestarts& out) { read_part(object, out); }
 void read(const JsonValue& object, Held& out) { read_part(object, out); }
 void read(const JsonValue& object, RoundTimes& out) { read_part(object, out); }
 void read(const JsonValue& object, RunReport& out) { read_part(object, out); }
 void append(std::string& out, const Successor& successor) { append_part(out, successor); }
+void append(std::string& out, const SpentRestarts& restarts) { append_part(out, restarts); }
 void append(std::string& out, const Held& held) { append_part(out, held); }
 void append(std::string& out, const RoundTimes& round) { append_part(out, round); }
 void append(std::string& out, const RunReport& report) { append_part(out, report); }
@@ -743,6 +789,10 @@ constexpr const char* kNameOf<StopAsked> = "stop_asked";
 template <>
 constexpr const char* kNameOf<StopReady> = "stop_ready";
 template <>
+constexpr const char* kNameOf<Leaving> = "leaving";
+template <>
+constexpr const char* kNameOf<TimeAsked> = "time_asked";
+template <>
 constexpr const char* kNameOf<Welcome> = "welcome";
 template <>
 constexpr const char* kNameOf<Elsewhere> = "elsewhere";
@@ -762,6 +812,8 @@ template <>
 constexpr const char* kNameOf<StopRound> = "stop_round";
 template <>
 constexpr const char* kNameOf<FinishJob> = "finish_job";
+template <>
+constexpr const char* kNameOf<TimeTold> = "time_told";
 
 constexpr std::size_t kTextBytesUsual = 512;
 

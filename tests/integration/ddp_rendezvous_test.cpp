@@ -191,6 +191,29 @@ TEST(DdpRendezvousJobs, OutliveTheDaemonAndComeBackToTheNextOne) {
   for (auto* node : members) EXPECT_EQ(node->wait(), 143) << node->err();
 }
 
+// One restart per 3 s: the next daemon must know that the last one was longer ago.
+TEST(DdpRendezvousJobs, TellTheNextDaemonHowLongAgoTheirRestartsWere) {
+  const auto port = static_cast<std::uint16_t>(std::stoi(free_port()));
+  auto daemon = std::make_unique<Daemon>(port);
+  auto arguments = daemon->node("job", "2",
+                                "round=${DDPRUN_ROUND_ID##*-}; case $round in 0) exit 3;; 1) sleep 3.5; exit 3;; "
+                                "2) sleep 3.5; echo old worker $$;; *) echo of round $round;; esac; " +
+                                    kStay);
+  arguments.insert(arguments.begin(), {"--max-restarts=1", "--restart-window=3"});
+  Job first(arguments), second(arguments);
+  for (auto* node : {&first, &second}) ASSERT_TRUE(node->prints("old worker", 2)) << node->err();
+  const auto worker = static_cast<pid_t>(first.number_after("old worker "));
+  daemon->kill(SIGKILL);
+  daemon->wait();
+  for (auto* node : {&first, &second}) ASSERT_TRUE(node->prints("it is tried again")) << node->err();
+  daemon = std::make_unique<Daemon>(port);
+  for (auto* node : {&first, &second}) ASSERT_TRUE(node->prints("connected to the job again")) << node->err();
+  ::kill(worker, SIGKILL);
+  for (auto* node : {&first, &second}) ASSERT_TRUE(node->prints("of round 3", 2)) << node->err() << daemon->err();
+  first.kill(SIGTERM);
+  for (auto* node : {&first, &second}) EXPECT_EQ(node->wait(), 143) << node->err();
+}
+
 TEST(DdpRendezvousJobs, CanBeStoppedWhileTheDaemonIsAway) {
   auto daemon = std::make_unique<Daemon>();
   Job node(daemon->node("job", "1:2", "echo up; " + kStay));

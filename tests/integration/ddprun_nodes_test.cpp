@@ -47,6 +47,11 @@ std::vector<std::string> dynamic(int nodes, const std::string& port, const std::
           "--rdzv-id=" + id};
 }
 
+std::vector<std::string> with(std::vector<std::string> meeting, const std::string& option) {
+  meeting.push_back(option);
+  return meeting;
+}
+
 std::vector<std::string> elastic(const std::string& nodes, const std::string& port) {
   return {"--nnodes=" + nodes, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:" + port, "--rdzv-id=job",
           "--rdzv-conf=last_call_timeout=1"};
@@ -215,6 +220,19 @@ TEST(DdprunNodes, ANodeThatDiesStopsTheOthersAndIsNamed) {
   EXPECT_TRUE(one.is_gone_within());
 }
 
+TEST(DdprunNodes, ANodeWhoseGuardianDiesTellsTheOthersWhy) {
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay));
+  Job one(node(fixed(2, 1, port), "echo guardian $PPID; " + kStay));
+  ASSERT_TRUE(zero.prints("up", 2));
+  ASSERT_TRUE(one.prints("guardian", 2));
+  ::kill(static_cast<pid_t>(one.number_after("guardian ")), SIGKILL);
+  EXPECT_EQ(one.wait(), 128 + SIGKILL);
+  EXPECT_EQ(zero.wait(), 77);
+  EXPECT_THAT(zero.err(), HasSubstr("was lost: its guardian process was killed by SIGKILL"));
+  EXPECT_TRUE(one.is_gone_within());
+}
+
 TEST(DdprunNodes, TheEndpointsDeathEndsTheOtherOfTwoWithAReason) {
   const auto port = free_port();
   const std::vector<std::string> conf{"--rdzv-conf=join_timeout=8"};
@@ -302,7 +320,9 @@ TEST(DdprunNodes, WhatDoesNotFitTogetherIsRefusedOnBothSides) {
     std::vector<std::string> meeting;
     const char* why;
   } cases[] = {{"another job", dynamic(2, port, "other"), "the endpoint serves another job than 'other'"},
-               {"another number of nodes", dynamic(3, port), "--nnodes=3, the endpoint with --nnodes=2"}};
+               {"another number of nodes", dynamic(3, port), "--nnodes=3, the endpoint with --nnodes=2"},
+               {"another budget", with(dynamic(2, port), "--max-restarts=3"),
+                "--max-restarts=3, the endpoint with --max-restarts=0"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
     auto meeting = c.meeting;
@@ -407,8 +427,8 @@ TEST(DdprunNodes, ATakenMasterPortIsTold) {
 
 TEST(DdprunNodes, MissingNodesAreCountedAndNamed) {
   const auto port = free_port();
-  Job two(node(fixed(3, 2, port), "true"));
-  Job zero(node(fixed(3, 0, port), "true", {"--rdzv-conf=timeout=8"}));
+  const std::vector<std::string> conf{"--rdzv-conf=timeout=8"};
+  Job two(node(fixed(3, 2, port), "true", conf)), zero(node(fixed(3, 0, port), "true", conf));
   EXPECT_EQ(zero.wait(), 77);
   EXPECT_EQ(two.wait(), 77);
   for (auto* job : {&zero, &two})

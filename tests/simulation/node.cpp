@@ -18,6 +18,7 @@ namespace {
 
 constexpr Duration kAtOnce = 100us;
 constexpr Duration kFarewellLimit = 1s, kCallLimit = 1s;
+constexpr Duration kKilledAtOnce = 100ms;  // GuardianLink waits as long for what the guardian has left
 constexpr Duration kFileTimeMax = 3s;
 
 std::string key_of(int number) {
@@ -81,8 +82,9 @@ Node::Node(World& world, int number, int host, int workers, bool serves, const N
       tree_{process_.name + "'s workers", host},
       hello_(in_place_of != nullptr ? hello_in_place_of(in_place_of->hello_, number, workers)
                                     : hello_of(world.job, number, host, workers)),
+      clock_ahead_(number * 37 % 11 * 1h),
       serves_first_(serves),
-      session_(session_options(world.job), hello_, world.clock.now()),
+      session_(session_options(world.job), hello_, now()),
       meeting_(meeting_options(world, serves, host, hello_)),
       core_({workers, world.job.nodes_max, world.job.grace, world.job.signal_window, {}, hello_.host_name}),
       workers_(
@@ -116,8 +118,9 @@ void Node::kill_guardian() {
   world_.trace(guardian_.name, " is killed");
   guardian_.is_alive = false;
   workers_.abandon();
-  world_.clock.after(kAtOnce, &process_, [this] {
-    decide(NodeCore::GuardianEnded{{launcher::Ending::Kind::killed, SIGKILL, false}, 1});
+  world_.clock.after(kKilledAtOnce, &process_, [this] {
+    decide(NodeCore::GuardianEnded{
+        {launcher::Ending::Kind::killed, SIGKILL, false}, 1, workers_.is_any_left() || workers_.is_any_waiting()});
   });
 }
 
@@ -228,7 +231,7 @@ void Node::visitor_says(Channel& channel, const Message& message) {
 // --- what the session decides ---
 
 void Node::session_step(const Event& event) {
-  if (!has_finished()) perform(session_.step(event, world_.clock.now()));
+  if (!has_finished()) perform(session_.step(event, now()));
 }
 
 void Node::perform(const Session::Actions& actions) {
@@ -236,9 +239,9 @@ void Node::perform(const Session::Actions& actions) {
   const auto deadline = has_finished() ? std::nullopt : session_.next_deadline();
   if (deadline == session_waits_) return;
   session_waits_ = deadline;
-  session_timer_.set(deadline, [this] {
+  session_timer_.set(in_world(deadline), [this] {
     session_waits_.reset();
-    perform(session_.tick(world_.clock.now()));
+    perform(session_.tick(now()));
   });
 }
 
@@ -309,10 +312,6 @@ void Node::perform(const Session::Send& action) {
 
 void Node::perform(const Session::HandOn& action) {
   if (has_finished()) return;
-  if (const auto* welcome = std::get_if<Welcome>(&action.message)) {
-    const auto own = std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.since_start());
-    clock_offset_ = welcome->job_time - own;
-  }
   if (const auto* verdict = std::get_if<FinishJob>(&action.message)) verdict_ = *verdict;
   meet(MeetingCore::Heard{action.message});
 }
@@ -352,11 +351,11 @@ void Node::say(const ToMembership& message) { session_step(Session::Said{message
 
 // --- what the meeting core decides ---
 
-void Node::meet(const MeetingCore::Event& event) { perform(meeting_.step(event, world_.clock.now())); }
+void Node::meet(const MeetingCore::Event& event) { perform(meeting_.step(event, now())); }
 
 void Node::perform(const MeetingCore::Actions& actions) {
   for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
-  meeting_timer_.set(meeting_.next_deadline(), [this] { perform(meeting_.tick(world_.clock.now())); });
+  meeting_timer_.set(in_world(meeting_.next_deadline()), [this] { perform(meeting_.tick(now())); });
 }
 
 void Node::perform(const MeetingCore::LookUp&) {
@@ -382,6 +381,10 @@ MeetingCore::LookedUp Node::look_up() {
 
 TimePoint Node::world_now() const { return world_.clock.now(); }
 
+std::optional<TimePoint> Node::in_world(std::optional<TimePoint> own) const {
+  return own ? std::optional(*own - clock_ahead_) : std::nullopt;
+}
+
 void Node::perform(const MeetingCore::Join&) {
   begin_session_anew();
   has_session_begun_ = true;
@@ -396,7 +399,7 @@ void Node::begin_session_anew() {
   for (auto* channel : std::exchange(given_up_, {})) channel->close();
   session_timer_.cancel();
   session_waits_.reset();
-  session_ = Session(session_options(world_.job), hello_, world_.clock.now());
+  session_ = Session(session_options(world_.job), hello_, now());
 }
 
 void Node::perform(const MeetingCore::Lose& action) {
@@ -440,7 +443,9 @@ void Node::perform(const MeetingCore::HandOn& action) {
 
 // --- what the node core decides ---
 
-NodeCore::Facts Node::facts() const { return {world_.clock.now(), job_time(), serves(), session_.is_joined()}; }
+NodeCore::Facts Node::facts() const {
+  return {now(), job_time(), serves(), session_.is_joined(), server_ ? 0ms : session_.clock().error()};
+}
 
 void Node::decide(const NodeCore::Event& event) { perform(core_.step(event, facts())); }
 
@@ -449,7 +454,7 @@ void Node::perform(const NodeCore::Actions& actions) {
   const auto deadline = core_.next_deadline();
   if (deadline == core_waits_) return;
   core_waits_ = deadline;
-  core_timer_.set(deadline, [this] {
+  core_timer_.set(in_world(deadline), [this] {
     core_waits_.reset();
     perform(core_.tick(facts()));
   });
@@ -585,7 +590,7 @@ void Node::perform(const NodeCore::SetFarewell& action) {
 
 std::chrono::milliseconds Node::job_time() const {
   if (server_) return server_->job_time();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.since_start()) + clock_offset_;
+  return session_.clock().job_time(now());
 }
 
 }  // namespace ddp::simulation

@@ -95,6 +95,8 @@ class Node {
   launcher::MeetingCore::LookedUp look_up();
   bool is_name_known() const { return world_now() >= name_known_at_; }
   TimePoint world_now() const;
+  TimePoint now() const { return world_now() + clock_ahead_; }  // on this node's clock
+  std::optional<TimePoint> in_world(std::optional<TimePoint> own) const;
   void begin_session_anew();
 
   // --- what the node core decides ---
@@ -146,6 +148,7 @@ class Node {
   World& world_;
   Process process_, guardian_, tree_;
   rendezvous::Hello hello_;
+  const Duration clock_ahead_;  // clocks of hosts have nothing in common
   const bool serves_first_;
   rendezvous::Session session_;
   launcher::MeetingCore meeting_;
@@ -165,7 +168,6 @@ class Node {
   bool has_session_begun_ = false, has_hosted_ = false;
   rendezvous::Session::Target target_;
   std::optional<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
-  std::chrono::milliseconds clock_offset_{0};
   bool is_told_to_stop_ = false, has_told_of_survivors_ = false;
   std::optional<int> exit_code_;
   std::optional<rendezvous::FinishJob> verdict_;

@@ -2,19 +2,26 @@
 //
 //   cause_table [--trials=N] [--busy] [--mebibytes=N] [--only=HOW]
 //
+// A failure that can't be staged here is named with the reason: one needs a cgroup, another DDP_TEST_PYTHON, a Python
+// with torch. --mebibytes=0: short ends only.
+//
 // --busy: a busy loop runs beside the job on every core. --mebibytes: what the failing rank holds in the trials with a
 // long end. Prints a row of the table in docs/failures.md for each failure, and ends with 1 if any trial was wrong.
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
+#include "tests/integration/limited_group.hpp"
 
 namespace ddp::test {
 namespace {
@@ -28,43 +35,84 @@ struct Options {
 
 struct Staged {
   std::string how;
-  std::string cause;  // as ddprun says it
+  std::string cause;  // as ddprun says it, where it begins with a space of the failing rank
   int exit_code = 1;
+  // What the other node says and ends with, where that is not the same.
+  std::string cause_there{};
+  int exit_code_there = 0;
+  std::optional<int> or_exit_code{};  // the program may end in two ways
 };
 
-const std::vector<Staged> kStaged{
-    {"kill", "was killed by SIGKILL", 137},  {"segv", "was killed by SIGSEGV", 139},
-    {"abort", "was killed by SIGABRT", 134}, {"exit", "ended with exit code 3", 3},
-    {"throw", "ended with exit code 1", 1},  {"slow_throw", "ended with exit code 1", 1},
-    {"return", "ended with exit code 3", 3}, {"abort_group", "ended with exit code 1", 1}};
+const std::vector<Staged> kStaged{{"kill", " was killed by SIGKILL", 137},
+                                  {"segv", " was killed by SIGSEGV", 139},
+                                  {"abort", " was killed by SIGABRT", 134},
+                                  {"exit", " ended with exit code 3", 3},
+                                  {"throw", " ended with exit code 1", 1},
+                                  {"slow_throw", " ended with exit code 1", 1},
+                                  {"return", " ended with exit code 3", 3},
+                                  {"abort_group", " ended with exit code 1", 1},
+                                  {"oom", " was killed by SIGKILL", 137},
+                                  {"hang", "cause: rank 1 did not come to all_reduce", 1},
+                                  {"disk_full", " ended with exit code 1", 1},
+                                  {"late_kill", " ended with exit code 1", 1},
+                                  {"segv_200", " was killed by SIGSEGV", 139},
+                                  {"segv_2000", " was killed by SIGSEGV", 139},
+                                  {"abort_200", " was killed by SIGABRT", 134},
+                                  {"abort_2000", " was killed by SIGABRT", 134},
+                                  {"guardian", "ddprun's guardian process was killed by SIGKILL", 137,
+                                   "its guardian process was killed by SIGKILL", 77},
+                                  {"agent", "", 1000 + SIGKILL, "error: node 1 (host ", 77},
+                                  // While Python ends, PyTorch may abort.
+                                  {"torch", " ", 1, {}, 0, 134}};
 
 constexpr int kFailingRank = 1;  // not on the node that serves the endpoint, where there are two
+constexpr std::size_t kCgroupBytes = std::size_t{256} << 20;
 
 std::vector<std::string> with_worker(std::vector<std::string> options, const Staged& staged, int mebibytes) {
-  for (const auto& word :
-       {built("failing_worker"), staged.how, std::to_string(kFailingRank), std::to_string(mebibytes)})
-    options.push_back(word);
+  const auto rank = std::to_string(kFailingRank);
+  if (staged.how == "torch") {
+    options.insert(options.end(), {std::string(DDP_TEST_SOURCE_DIR) + "/tests/soak/failing_torch.py", rank});
+    return options;
+  }
+  options.insert(options.end(), {built("failing_worker"), staged.how, rank, std::to_string(mebibytes)});
   return options;
 }
 
+// Why this failure can't be staged here.
+std::string objection_to(const Staged& staged, const LimitedGroup& group) {
+  if (staged.how == "oom" && !group.exists()) return "no cgroup with a limit of memory can be made here";
+  if (staged.how == "torch" && std::getenv("DDP_TEST_PYTHON") == nullptr)
+    return "DDP_TEST_PYTHON names no Python with torch";
+  return {};
+}
+
 // Empty if it was right.
-std::string try_it(const Staged& staged, int nodes, int mebibytes) {
+std::string try_it(const Staged& staged, int nodes, int mebibytes, const LimitedGroup& group) {
+  Job::Options how;
+  if (staged.how == "oom") how.environment = {"DDP_TEST_CGROUP=" + group.procs()};
+  if (staged.how == "torch") how.environment = {"PYTHON_EXEC=" + std::string(std::getenv("DDP_TEST_PYTHON"))};
+  if (staged.how == "torch") how.patience = 3 * kPatience;
   std::vector<std::unique_ptr<Job>> jobs;
   if (nodes == 1) {
-    jobs.push_back(std::make_unique<Job>(with_worker({"--standalone", "--nproc-per-node=3"}, staged, mebibytes)));
+    jobs.push_back(std::make_unique<Job>(with_worker({"--standalone", "--nproc-per-node=3"}, staged, mebibytes), how));
   } else {
     const auto port = free_port();
     for (int node = 0; node < nodes; ++node)
       jobs.push_back(
           std::make_unique<Job>(with_worker({"--nnodes=" + std::to_string(nodes), "--node-rank=" + std::to_string(node),
                                              "--master-addr=127.0.0.1", "--master-port=" + port, "--nproc-per-node=1"},
-                                            staged, mebibytes)));
+                                            staged, mebibytes),
+                                how));
   }
-  const auto wanted = "error: rank " + std::to_string(kFailingRank) + " " + staged.cause;
   std::string wrong;
   for (auto& job : jobs) {
+    const bool is_there = nodes > 1 && job == jobs.front() && !staged.cause_there.empty();
+    const auto& cause = is_there ? staged.cause_there : staged.cause;
+    const auto wanted = cause.substr(0, 1) == " " ? "error: rank " + std::to_string(kFailingRank) + cause : cause;
     const int exit_code = job->wait();
-    if (exit_code != staged.exit_code || job->err().find(wanted) == std::string::npos)
+    const bool is_code_right =
+        exit_code == (is_there ? staged.exit_code_there : staged.exit_code) || exit_code == staged.or_exit_code;
+    if (!is_code_right || job->err().find(wanted) == std::string::npos)
       wrong += "exit code " + std::to_string(exit_code) + ", stderr:\n" + job->err();
   }
   return wrong;
@@ -115,14 +163,21 @@ Options parse(int count, char** arguments) {
 
 int run(const Options& options) {
   const BusyLoops busy(options.is_busy ? std::thread::hardware_concurrency() : 0);
+  const LimitedGroup group(kCgroupBytes);
   int wrong_count = 0;
   for (const auto& staged : kStaged) {
     if (!options.only.empty() && staged.how != options.only) continue;
+    if (const auto why = objection_to(staged, group); !why.empty()) {
+      std::printf("| %s | skipped: %s |\n", staged.how.c_str(), why.c_str());
+      continue;
+    }
     for (const int nodes : {1, 2})
-      for (const int mebibytes : {0, options.mebibytes}) {
+      for (const int mebibytes : std::set<int>{0, options.mebibytes}) {
+        if (mebibytes > 0 && (staged.how == "oom" || staged.how == "torch"))
+          continue;  // their own memory is what it is
         int right = 0;
         for (int trial = 0; trial < options.trials; ++trial) {
-          const auto wrong = try_it(staged, nodes, mebibytes);
+          const auto wrong = try_it(staged, nodes, mebibytes, group);
           if (wrong.empty()) {
             ++right;
           } else if (wrong_count++ < 10) {

@@ -8,10 +8,19 @@
 // return             leaves its group in order, and main returns 3
 // abort_group        gives up on its group, and throws
 // slow_throw         as throw, but the process goes on for 0.3 s after it has left its group
+// oom                joins the cgroup of the file DDP_TEST_CGROUP, and takes memory until the kernel kills it
+// hang               does not come to a collective, whose timeout is 2 s
+// guardian, agent    kills that process of its node
+// disk_full          throws for a full disk
+// late_kill          as slow_throw, and meanwhile rank 0 is killed
+// segv_200, segv_2000, abort_200, abort_2000
+//                    that signal has a handler, as crash reporters have: it closes all files, takes so many ms, and
+//                    lets the process die of the signal
 //
 // It holds so many MiB first: they make its end take long.
 #include <ddp/process_group.hpp>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,8 +29,10 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <fstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -50,7 +61,55 @@ struct Slow {
   ~Slow() { std::this_thread::sleep_for(time); }
 };
 
+int g_teardown_ms = 0;
+
+void report_crash(int signal_number) {
+  ::close_range(3, ~0U, 0);  // the others see its connections end
+  ::usleep(static_cast<useconds_t>(g_teardown_ms) * 1000);
+  ::signal(signal_number, SIG_DFL);
+  ::kill(::getpid(), signal_number);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal_number);
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+// "segv_200"
+void crash_slowly(const std::string& how) {
+  g_teardown_ms = std::stoi(how.substr(how.find('_') + 1));
+  struct sigaction action {};
+  action.sa_handler = report_crash;
+  sigfillset(&action.sa_mask);
+  const int signal_number = how[0] == 's' ? SIGSEGV : SIGABRT;
+  ::sigaction(signal_number, &action, nullptr);
+  ::raise(signal_number);
+}
+
+pid_t parent_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string word; file >> word;)
+    if (word == "PPid:" && file >> word) return std::stoi(word);
+  return -1;
+}
+
+void run_out_of_memory() {
+  const char* group = std::getenv("DDP_TEST_CGROUP");
+  if (group == nullptr) throw std::runtime_error("no cgroup");
+  std::ofstream(group) << ::getpid() << std::flush;
+  while (true) hold_memory(16);
+}
+
 void fail(ddp::ProcessGroup& world, const std::string& how) {
+  if (how == "oom") run_out_of_memory();
+  if (how == "guardian") ::kill(::getppid(), SIGKILL);
+  if (how == "agent") ::kill(parent_of(::getppid()), SIGKILL);
+  while (how == "hang" || how == "guardian" || how == "agent") ::pause();
+  if (how == "disk_full") {
+    std::ofstream file("/dev/full");
+    file.exceptions(std::ios::failbit | std::ios::badbit);
+    file << "checkpoint" << std::flush;
+  }
+  if (how.find("_200") != std::string::npos) crash_slowly(how);
   if (how == "kill") ::kill(::getpid(), SIGKILL);
   if (how == "segv") ::raise(SIGSEGV);
   if (how == "abort") std::abort();
@@ -59,17 +118,30 @@ void fail(ddp::ProcessGroup& world, const std::string& how) {
   throw std::runtime_error("the batch is empty");
 }
 
+// The process is killed while it ends for another one.
+void die_after_the_first(ddp::ProcessGroup& world, std::vector<float>& values) {
+  try {
+    while (true) world.all_reduce(values);
+  } catch (const std::exception&) {
+    std::this_thread::sleep_for(50ms);
+    ::kill(::getpid(), SIGKILL);
+  }
+}
+
 // What main returns.
 int run(const Plan& plan) {
   Slow slow;
-  ddp::ProcessGroup world = ddp::init_process_group();
+  ddp::InitOptions options;
+  if (plan.how == "hang") options.timeout = 2s;
+  ddp::ProcessGroup world = ddp::init_process_group(options);
   const bool is_it = world.rank() == plan.rank;
   if (is_it) hold_memory(plan.mebibytes);
   std::vector<float> values(1000, 1.0F);
   for (int step = 0; step < 5; ++step) world.all_reduce(values);
   if (is_it && plan.how == "return") return 3;
-  if (is_it && plan.how == "slow_throw") slow.time = 300ms;
+  if (is_it && (plan.how == "slow_throw" || plan.how == "late_kill")) slow.time = 300ms;
   if (is_it) fail(world, plan.how);
+  if (plan.how == "late_kill" && world.rank() == 0) die_after_the_first(world, values);
   while (true) world.all_reduce(values);
 }
 

@@ -175,7 +175,7 @@ TEST_F(NodeCoreClosingOutput, AStopThatNobodyHearsEndsTheNodeThoughTheDiskIsSlow
 
 TEST_F(NodeCoreClosingOutput, TheEndOfTheGuardianMeanwhileIsTheEndOfTheNode) {
   const auto actions = step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77});
-  EXPECT_EQ(actions.size(), 1U) << "what its workers printed comes first";
+  EXPECT_EQ(exit_codes(actions), std::vector<int>()) << "what its workers printed comes first";
   EXPECT_EQ(all<NodeCore::CloseOutput>(actions).size(), 1U);
   EXPECT_TRUE(hear(start(1)).empty()) << "nobody can start workers";
   EXPECT_EQ(exit_codes(step(NodeCore::OutputWritten{})), std::vector{128 + SIGKILL});
@@ -233,7 +233,7 @@ class NodeCoreReadingReasons : public NodeCoreOfTwo {
     number_ = wanted.front().number;
   }
 
-  Actions read() { return step(NodeCore::ReasonsRead{number_, {{"no data"}, {"Traceback", "ValueError"}}}); }
+  Actions read() { return step(NodeCore::ReasonsRead{number_, {{"no data"}, {{"Traceback", "ValueError"}}}}); }
 
   std::uint64_t number_ = 0;
 };
@@ -399,7 +399,7 @@ TEST_F(NodeCoreOfTwo, HungWorkerIsReportedAsKilledByDdprun) {
               HasSubstr("rank 3 was killed by ddprun"));
 }
 
-TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirst) {
+TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirstIsTold) {
   run();
   const auto wanted = all<NodeCore::ReadReasons>(
       written(step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::exited, 3, false}},
@@ -407,7 +407,7 @@ TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirst)
   ASSERT_EQ(wanted.size(), 1U);
   EXPECT_EQ(wanted.front().local_ranks, (std::vector{1, 0}));
   const auto sent = all<NodeCore::SendRoundEnded>(
-      step(NodeCore::ReasonsRead{wanted.front().number, {{"of 1", "of 0"}, {"last line"}}}));
+      step(NodeCore::ReasonsRead{wanted.front().number, {{"of 1", "of 0"}, {{"last line"}, {"of no interest"}}}}));
   ASSERT_EQ(sent.size(), 1U);
   const auto& failures = sent.front().message.failures;
   ASSERT_EQ(failures.size(), 2U);
@@ -415,6 +415,32 @@ TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirst)
   EXPECT_EQ(failures[1].message, "of 0");
   EXPECT_THAT(failures[0].stderr_tail, ElementsAre("last line"));
   EXPECT_TRUE(failures[1].stderr_tail.empty());
+}
+
+TEST_F(NodeCoreOfTwo, TheCauseIsThatAfterTheReasonsAreRead) {
+  run();
+  const auto wanted = all<NodeCore::ReadReasons>(
+      written(step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::exited, 1, false}},
+                                             WorkerEnded{0, {Ending::Kind::exited, 1, false}}, TreeEmpty{}}})));
+  ASSERT_EQ(wanted.size(), 1U);
+  const Reasons reasons{{"RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4012",
+                         "ValueError: the batch is empty"},
+                        {{"tail of 1"}, {"tail of 0"}}};
+  const auto sent = all<NodeCore::SendRoundEnded>(step(NodeCore::ReasonsRead{wanted.front().number, reasons}));
+  ASSERT_EQ(sent.size(), 1U);
+  const auto& failures = sent.front().message.failures;
+  ASSERT_EQ(failures.size(), 2U);
+  EXPECT_EQ(failures[0].message, "ValueError: the batch is empty");
+  EXPECT_THAT(failures[0].stderr_tail, ElementsAre("tail of 0"));
+  EXPECT_TRUE(failures[1].missed_a_peer);
+}
+
+TEST_F(NodeCoreOfTwo, FailuresAreToldWithTheErrorOfTheirTimes) {
+  run();
+  facts_.job_time_error = 7ms;
+  const auto told = reports(fail());
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told.front().message.failures.at(0).job_time_error, 7ms);
 }
 
 TEST_F(NodeCoreOfTwo, ReachesTheStoreWhereMembershipSaysElseAtTheEndpointElseOnThisHost) {
@@ -696,6 +722,7 @@ TEST_F(NodeCoreOfTwo, AStopWhileNobodyHearsItEndsTheNodeWithItsSignal) {
   const auto actions = step(NodeCore::StopSignalled{SIGINT, " from pid 7 (uid 0)"});
   EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGINT});
   EXPECT_THAT(printed(actions), HasSubstr("SIGINT from pid 7 (uid 0): stopping"));
+  EXPECT_TRUE(step(NodeCore::Delivered{}).empty());
   EXPECT_EQ(all<NodeCore::Quit>(step(NodeCore::StopSignalled{SIGINT})).size(), 1U) << "only its output was left";
 }
 
@@ -707,6 +734,33 @@ TEST_F(NodeCoreOfTwo, AStopThatOthersHearWaitsForTheVerdict) {
   EXPECT_EQ(sent<rendezvous::StopAsked>(actions).size(), 1U);
   actions = step(NodeCore::StopSignalled{SIGTERM});
   EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGTERM}) << "the second time it waits no more";
+}
+
+TEST_F(NodeCoreOfTwo, ASecondSignalDoesNotKeepTheVerdictFromTheOthers) {
+  facts_.serves_endpoint = true;
+  EXPECT_EQ(exit_codes(hear(rendezvous::FinishJob{})), std::vector{0});
+  EXPECT_TRUE(step(NodeCore::StopSignalled{SIGINT}).empty());
+  EXPECT_EQ(all<NodeCore::Quit>(step(NodeCore::Delivered{})).size(), 1U) << "it does not wait for output";
+}
+
+TEST_F(NodeCoreOfTwo, TheOthersHearWhyTheNodeLeavesWithItsGuardian) {
+  run();
+  const auto told = sent<rendezvous::Leaving>(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 7}));
+  ASSERT_EQ(told.size(), 1U) << "before its output is written";
+  EXPECT_EQ(told.front().why, "its guardian process was killed by SIGKILL");
+}
+
+TEST_F(NodeCoreOfTwo, ANodeWithProcessesLeftDoesNotSayThatItLeaves) {
+  run();
+  const NodeCore::GuardianEnded ended{{Ending::Kind::killed, SIGKILL, false}, 7, true};
+  EXPECT_TRUE(sent<rendezvous::Leaving>(step(ended)).empty());
+}
+
+TEST_F(NodeCoreOfTwo, TheHostOfMembershipDoesNotTellItThatItLeaves) {
+  run();
+  facts_.serves_endpoint = true;
+  EXPECT_TRUE(
+      sent<rendezvous::Leaving>(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 7})).empty());
 }
 
 TEST_F(NodeCoreOfTwo, TheEndOfTheGuardianIsTheEndOfTheNode) {

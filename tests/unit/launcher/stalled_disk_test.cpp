@@ -141,7 +141,7 @@ TEST_F(StalledDisk, HoldsUpNoGuardianThatStartsAWorkerWithALogFile) {
 class StalledErrorFile : public StalledDisk {
  protected:
   void read(ReasonFiles& files) {
-    files.read({{(folder_ / "file").string()}, ""}, [this](const Reasons& reasons) {
+    files.read({{(folder_ / "file").string()}, {}}, [this](const Reasons& reasons) {
       ++answers_;
       for (const auto& message : reasons.messages) messages_ += message;
     });

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 
 namespace ddp::rendezvous {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 class AdmissionToAJob : public ::testing::Test {
@@ -34,6 +36,29 @@ class AdmissionToAJob : public ::testing::Test {
 };
 
 TEST_F(AdmissionToAJob, NodeWithTheSameSettingsMayTakePart) { EXPECT_EQ(objection(hello), ""); }
+
+TEST_F(AdmissionToAJob, NodeWithOtherLimitsIsRefusedWithBothValues) {
+  const struct {
+    void (*change)(Hello& hello);
+    const char *what, *try_this;
+  } cases[] = {
+      {[](Hello& its) { its.restarts_max = 3; }, "--max-restarts=3, the endpoint with --max-restarts=0",
+       "same --max-restarts"},
+      {[](Hello& its) { its.restart_window = 90s; }, "--restart-window=90, the endpoint with no --restart-window",
+       "same --restart-window"},
+      {[](Hello& its) { its.join_timeout = 1500ms; }, "join_timeout=1.5, the endpoint with join_timeout=600",
+       "same join_timeout of --rdzv-conf"},
+      {[](Hello& its) { its.last_call_timeout = 1s; }, "last_call_timeout=1, the endpoint with last_call_timeout=30",
+       "same last_call_timeout of --rdzv-conf"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    auto other = hello;
+    c.change(other);
+    const auto refused = Admission{options, nodes, false}.objection(other).value();
+    EXPECT_THAT(refused.what, HasSubstr(c.what));
+    EXPECT_THAT(refused.try_this, HasSubstr(c.try_this));
+  }
+}
 
 TEST_F(AdmissionToAJob, NodeOfAnotherJobOrStepOfSlurmMayNot) {
   auto other = hello;

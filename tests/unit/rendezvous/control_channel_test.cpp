@@ -523,7 +523,7 @@ TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   const auto* again = std::get_if<Hello>(&heard.back());
   ASSERT_NE(again, nullptr);
   EXPECT_EQ(again->node_key, hello().node_key);
-  EXPECT_EQ(again->held, (Held{{100, 7, 3}, 0, 1, 0, false, false, {start.nonce}, {}, {}, "127.0.0.1"}));
+  EXPECT_EQ(again->held, (Held{{100, 7, 3}, 0, 1, 0, false, false, {start.nonce}, {}, {}, {}, "127.0.0.1"}));
   EXPECT_EQ(client->whereabouts(), std::nullopt);
   client->send(RoundFailed{3, "rank 0 failed", {}});
   tell(Welcome{});

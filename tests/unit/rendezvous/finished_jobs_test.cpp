@@ -50,15 +50,18 @@ TEST_F(FinishedJobsTest, ANodeWithARoundOfAJobThatIsOverHearsHowItEnded) {
 TEST_F(FinishedJobsTest, ANewNodeMayBeginTheNextJobOfThatName) {
   jobs.note("bert", {{100, 7, 3}, 0}, verdict_of(5), false, now);
   EXPECT_EQ(code_for(hello_of("bert")), -1);
-  EXPECT_EQ(jobs.known_of("bert").last_round, (RoundId{100, 7, 3})) << "its rounds are to be newer";
-  EXPECT_EQ(jobs.known_of("gpt").last_round, RoundId{});
+  EXPECT_EQ(jobs.known_of("bert", now).last_round, (RoundId{100, 7, 3})) << "its rounds are to be newer";
+  EXPECT_EQ(jobs.known_of("gpt", now).last_round, RoundId{});
 }
 
 TEST_F(FinishedJobsTest, RestartsAreKnownOfAJobThatMayGoOn) {
   jobs.note("bert", {{100, 7, 3}, 2}, {}, false, now);
-  EXPECT_EQ(jobs.known_of("bert").restart_count, 2);
-  jobs.note("bert", {{101, 7, 3}, 2}, verdict_of(5), false, now);
-  EXPECT_EQ(jobs.known_of("bert").restart_count, 0) << "that is over";
+  EXPECT_EQ(jobs.known_of("bert", now).restart_count, 2);
+  jobs.note("bert", {{101, 7, 3}, 3, {{{20s, 1}}}}, {}, false, now);
+  now += 5s;
+  EXPECT_EQ(jobs.known_of("bert", now).spent_restarts, (std::vector<SpentRestarts>{{25s, 1}}));
+  jobs.note("bert", {{102, 7, 3}, 2}, verdict_of(5), false, now);
+  EXPECT_EQ(jobs.known_of("bert", now).restart_count, 0) << "that is over";
 }
 
 TEST_F(FinishedJobsTest, ASpareThatWasWelcomedHearsOfTheEndUntilTheNextJobBegins) {
@@ -88,7 +91,7 @@ TEST_F(FinishedJobsTest, AJobThatAllHaveLeftHasNoVerdictButALastRound) {
   jobs.note("bert", {{100, 7, 3}, 0}, {}, false, now);
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 3})), -1);
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 1})), -1);
-  EXPECT_EQ(jobs.known_of("bert").last_round, (RoundId{100, 7, 3}));
+  EXPECT_EQ(jobs.known_of("bert", now).last_round, (RoundId{100, 7, 3}));
 }
 
 TEST_F(FinishedJobsTest, VerdictsAreKeptForATime) {

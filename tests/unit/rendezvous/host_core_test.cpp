@@ -82,6 +82,15 @@ TEST_F(HostOfTwo, WelcomesTheNodesOfItsJobAndItsOwnAgent) {
   EXPECT_EQ(std::get<Welcome>(all<HostCore::Tell>(actions).front().message).job_time, 3s);
 }
 
+TEST_F(HostOfTwo, TellsTheTimeToANodeThatAsksForIt) {
+  step(HostCore::OwnAgentSaid{hello(0)});
+  const auto node = come(hello(1));
+  now_ += 1234ms;
+  const auto actions = step(HostCore::Said{node, TimeAsked{7}});
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(all<HostCore::Tell>(actions).at(0).message, ToAgent(TimeTold{7, 1234ms}));
+}
+
 TEST_F(HostOfTwo, SpeaksTheHighestVersionThatBothSpeak) {
   HostCore host(options(), true, now_, {2, 4});
   const auto own = host.step(HostCore::OwnAgentSaid{hello(0)}, now_);

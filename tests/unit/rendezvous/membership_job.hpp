@@ -72,7 +72,10 @@ class Job : public ::testing::Test {
   }
   Held held_by(std::uint64_t id) const {
     const auto& start = started.at(id);
-    return {start.round, start.group_rank, start.group_world_size, start.restart_count, false, false, nonces_of.at(id)};
+    Held out{start.round, start.group_rank, start.group_world_size, start.restart_count, false,
+             false,       nonces_of.at(id)};
+    out.spent_restarts = start.spent_restarts;
+    return out;
   }
   void says(std::uint64_t id, const ToMembership& message) { hear(membership->step(Heard{node(id), message}, now)); }
   void leaves(std::uint64_t id) { hear(membership->step(Left{node(id), "gone", true}, now)); }

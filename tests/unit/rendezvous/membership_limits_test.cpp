@@ -8,8 +8,8 @@ namespace {
 TEST(RestartBudget, CountsWhatWasSpentBeforeAsOfNow) {
   TimePoint now{1h};
   RestartBudget budget(3, 60s);
-  budget.restate(2, now);
-  budget.restate(1, now);
+  budget.restate(2, {}, now);
+  budget.restate(1, {}, now);
   EXPECT_EQ(budget.count(), 2);
   EXPECT_TRUE(budget.is_left(now));
   budget.spend(now);
@@ -17,8 +17,49 @@ TEST(RestartBudget, CountsWhatWasSpentBeforeAsOfNow) {
   EXPECT_FALSE(budget.is_left(now + 59s));
   EXPECT_TRUE(budget.is_left(now + 60s));
   RestartBudget forever(1, 0s);
-  forever.restate(1'000'000'000, now);
+  forever.restate(1'000'000'000, {}, now);
   EXPECT_FALSE(forever.is_left(now + 24h));
+}
+
+TEST(RestartBudget, TakesTheAgesOfTheGreatestCount) {
+  TimePoint now{1h};
+  RestartBudget before(3, 60s);
+  for (const auto when : {0s, 30s, 80s, 100s}) before.spend(now + when);
+  now += 110s;
+  const auto spent = before.spent(now);
+  EXPECT_EQ(spent, (std::vector<SpentRestarts>{{30s, 1}, {10s, 1}})) << "the window counts no more";
+
+  RestartBudget after(3, 60s);
+  after.restate(2, {}, now);
+  after.restate(4, spent, now);
+  after.restate(3, {}, now);
+  EXPECT_EQ(after.count(), 4);
+  EXPECT_EQ(after.spent(now), spent);
+  EXPECT_TRUE(after.is_left(now));
+  after.spend(now);
+  EXPECT_FALSE(after.is_left(now + 29s));
+  EXPECT_TRUE(after.is_left(now + 30s));
+}
+
+TEST(RestartBudget, KeepsABoundedListThatForgetsNoRestart) {
+  const TimePoint now{1h};
+  constexpr int kMany = 200;
+  RestartBudget budget(kMany, 60s);
+  for (int i = 0; i < kMany; ++i) budget.spend(now + i * 1ms);
+  const auto spent = budget.spent(now + 1s);
+  ASSERT_TRUE(spent);
+  EXPECT_EQ(spent->size(), kSpentRestartsMax);
+  EXPECT_FALSE(budget.is_left(now + 1s));
+  EXPECT_TRUE(budget.is_left(now + 61s));
+}
+
+TEST(RestartBudget, LimitsThatBecomeKnownLaterCountWhatWasSpentBefore) {
+  const TimePoint now{1h};
+  RestartBudget budget(0, 0s);
+  budget.restate(2, {{{50s, 2}}}, now);
+  budget.set_limits(2, 60s);
+  EXPECT_FALSE(budget.is_left(now + 9s));
+  EXPECT_TRUE(budget.is_left(now + 10s));
 }
 
 TEST(RestartPause, DoublesUpToTenSecondsAndEndsWithARoundThatWorked) {

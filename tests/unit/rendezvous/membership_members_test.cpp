@@ -449,5 +449,17 @@ TEST_F(Job, NodesBeyondTheMaximumWaitAsSparesAndEndWithTheJob) {
   EXPECT_EQ(finished.at(2).exit_code, 0);
 }
 
+TEST_F(Job, NodeThatSaysWhyItLeavesIsLostAtOnceForThatReason) {
+  begin(2, 2, 1);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, Leaving{"its guardian process was killed by SIGKILL"});
+  EXPECT_EQ(stopped.at(1).back().why, "node 1 (host b) was lost: its guardian process was killed by SIGKILL");
+  disconnects(2);
+  ends(1, {}, 2);
+  join(3, "c");
+  EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1})) << "its end is proven";
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous

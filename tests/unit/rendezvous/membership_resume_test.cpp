@@ -224,6 +224,37 @@ TEST_F(Resume, ARestartedDaemonIsNoticedByNobody) {
   EXPECT_EQ(started.at(11).restart_count, 1);
 }
 
+// A node with a round, and one that was left behind, which states its round for the restarts alone.
+TEST_F(Resume, TheBudgetIsRestatedWithTheAgesOfItsRestarts) {
+  restart_window = 1h;
+  greater_part_only = false;
+  for (const bool is_told : {true, false}) {
+    SCOPED_TRACE(is_told);
+    started.clear();
+    finished.clear();
+    begin_with(2, 3);
+    for (std::uint32_t round = 0; round < 4; ++round) {
+      now += 24h;
+      ends(1, {failure(0, exited(3))}, 1);
+      ends(2, {}, 2);
+      ASSERT_EQ(started.at(1).round.number, round + 1);
+    }
+    Held held[] = {held_by(1), held_by(2)};
+    if (!is_told)
+      for (auto& its : held) its.spent_restarts.reset();
+    begin_anew(2, 2, 3);
+    now += 2h;
+    for (auto& its : held)
+      if (its.spent_restarts) age(*its.spent_restarts, 2h);
+    comes_again(1, 11, held[0]);
+    comes_again(2, 12, held[1]);
+    EXPECT_EQ(membership->view().restart_count, 4);
+    says(11, RoundEnded{4, {failure(0, exited(3))}, 1, false});
+    says(12, RoundEnded{4, {}, 2, false});
+    EXPECT_EQ(finished.empty(), is_told) << "an older endpoint tells no ages: all count as of now";
+  }
+}
+
 TEST_F(Resume, TheBudgetIsRestated) {
   greater_part_only = false;
   begin_with(2, 1);

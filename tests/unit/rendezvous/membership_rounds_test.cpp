@@ -465,6 +465,40 @@ TEST(FirstCause, RankThatLeftForAHealthyOneIsACandidate) {
       << "nobody accuses the earliest";
 }
 
+FailureReport failure_of(const char* host, std::chrono::milliseconds time, std::chrono::milliseconds error,
+                         Ending ending, std::vector<int> accused = {}) {
+  auto out = failure_at(time, ending, std::move(accused));
+  out.host = host;
+  out.job_time_error = error;
+  return out;
+}
+
+TEST(FirstCause, TimesOfTwoNodesAreNoMoreExactThanTheirClocks) {
+  // Both may have been the first. Rank 2 accuses rank 1, and a healthy one.
+  const auto accuser = failure_of("c", 900ms, 0ms, exited(1), {1, 9});
+  EXPECT_EQ(first_of({failure_of("a", 10ms, 20ms, exited(1)), failure_of("b", 50ms, 20ms, exited(3)), accuser}), 1u);
+  EXPECT_EQ(first_of({failure_of("a", 10ms, 19ms, exited(1)), failure_of("b", 50ms, 20ms, exited(3)), accuser}), 0u)
+      << "the clocks tell";
+  EXPECT_EQ(first_of({failure_of("a", 10ms, 20ms, exited(1)), failure_of("a", 50ms, 20ms, exited(3)), accuser}), 0u)
+      << "one clock tells both";
+  EXPECT_EQ(first_of({failure_of("a", 10ms, 20ms, exited(1)), failure_of("b", 50ms, 20ms, exited(3))}), 0u)
+      << "nothing but the times tells";
+}
+
+TEST(FirstCause, FaultGoesBeforeAnExitThatTheClocksDoNotTellFromALaterOne) {
+  EXPECT_EQ(first_of({failure_of("a", 10ms, 200ms, exited(1)), failure_of("b", 600ms, 150ms, kFault)}), 1u);
+  EXPECT_EQ(first_of({failure_of("a", 10ms, 200ms, exited(1)), failure_of("b", 611ms, 150ms, kFault)}), 0u);
+}
+
+TEST(FirstCause, RankThatMissedAnUnnamedPeerIsAConsequenceOfAnyOther) {
+  auto missed = failure_at(10ms, exited(1));
+  missed.missed_a_peer = true;
+  EXPECT_EQ(first_of({missed, failure_at(1h, exited(3)), missed}), 1u);
+  EXPECT_EQ(first_of({missed, missed}), 0u) << "nobody explains them";
+  EXPECT_EQ(first_of({missed, failure_at(20ms, exited(1), {0})}), 0u) << "the other accuses it";
+  EXPECT_EQ(first_of({missed, failure_at(20ms, exited(1), {7})}), 0u) << "the other missed a healthy one";
+}
+
 TEST(FirstCause, ErrorOfItsOwnGoesBeforeAll) {
   auto own = failure_at(1h, exited(1));
   own.is_own_error = true;

@@ -109,6 +109,28 @@ TEST_F(StopAtOneStep, ASecondSignalKills) {
   EXPECT_TRUE(stopped[2].at(0).kill);
 }
 
+TEST_F(StopAtOneStep, ASecondSignalWhileDisconnectedKills) {
+  two_nodes_run();
+  says(2, StopAsked{SIGINT});
+  disconnects(2);
+  comes_again(2, 3, held_by(2));
+  says(3, StopAsked{SIGINT});
+  EXPECT_TRUE(stopped.empty()) << "it is said again";
+  disconnects(3);
+  comes_again(2, 4, held_by(2));
+  says(4, StopAsked{SIGINT, false, true});
+  EXPECT_TRUE(stopped[1].at(0).kill);
+}
+
+TEST_F(StopAtOneStep, ASecondSignalKillsAlsoWhereTheFirstOneWasNotHeard) {
+  two_nodes_run();
+  says(2, StopAsked{SIGINT, false, true});
+  EXPECT_TRUE(stopped[1].at(0).kill);
+  EXPECT_EQ(stopped[1].at(0).signal_number, SIGINT);
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 130);
+}
+
 TEST_F(StopAtOneStep, WorkersThatHadComeToTheEndOfTheirWorkAreASuccess) {
   two_nodes_run();
   says(1, StopAsked{SIGTERM});

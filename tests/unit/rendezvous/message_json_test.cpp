@@ -26,46 +26,52 @@ FailureReport some_failure() {
   out.accused = {7, 0};
   out.is_own_error = out.was_ending = true;
   out.killed_for = "it did not come";
+  out.job_time_error = 3ms;
+  out.missed_a_peer = true;
   return out;
 }
 
 TEST(MessageJson, EveryMessageComesBackAsItWas) {
   Hello plain;
   plain.node_key = kKey;
-  const ToMembership up[] = {Hello{{1, 3},
-                                   "bert",
-                                   kKey,
-                                   "gpu17",
-                                   3,
-                                   2,
-                                   4,
-                                   8,
-                                   "trainer",
-                                   "10.0.0.1",
-                                   {"10.0.0.1", "fd00::1"},
-                                   29500,
-                                   7,
-                                   Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true, {kKey, kNonce}},
-                                   3,
-                                   600s,
-                                   90s,
-                                   5s,
-                                   7s,
-                                   true,
-                                   true,
-                                   false,
-                                   "42.0"},
-                             plain,
-                             StoreOpened{4, 29400},
-                             RoundStarted{4},
-                             FirstStep{4},
-                             RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms},
-                             RoundEnded{4, {some_failure(), {}}, 7, true, 3, {12, {}}},
-                             RoundEnded{4, {}, 0, false, 8, {{}, 1'000'000'000'000}},
-                             RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms},
-                             StopAsked{15, true},
-                             StopReady{4, 1001},
-                             StopReady{4, {}}};
+  const ToMembership up[] = {
+      Hello{{1, 3},
+            "bert",
+            kKey,
+            "gpu17",
+            3,
+            2,
+            4,
+            8,
+            "trainer",
+            "10.0.0.1",
+            {"10.0.0.1", "fd00::1"},
+            29500,
+            7,
+            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true, {kKey, kNonce}, {}, {{{90s, 2}, {0s, 1}}}},
+            3,
+            600s,
+            90s,
+            5s,
+            7s,
+            true,
+            true,
+            false,
+            "42.0"},
+      plain,
+      StoreOpened{4, 29400},
+      RoundStarted{4},
+      FirstStep{4},
+      RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms},
+      RoundEnded{4, {some_failure(), {}}, 7, true, 3, {12, {}}},
+      RoundEnded{4, {}, 0, false, 8, {{}, 1'000'000'000'000}},
+      RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms},
+      StopAsked{15, true},
+      StopAsked{15, false, true},
+      Leaving{"its guardian process ended"},
+      TimeAsked{7},
+      StopReady{4, 1001},
+      StopReady{4, {}}};
   for (const auto& message : up) EXPECT_EQ(to_membership_of(to_json(message)), message) << to_json(message);
   StartRound start;
   start.round = {1700000000, 0xabcdef, 4};
@@ -83,6 +89,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.successors = {{1, "10.0.0.2", 29501}, {2, "fd00::3", 29502}};
   start.host_group_rank = 0;
   start.nonce = kNonce;
+  start.spent_restarts = {{1ms, 1}};
   const ToAgent down[] = {Welcome{1234ms, true, 2, {1, 3}},
                           Elsewhere{"10.0.0.2", 29501},
                           Refused{"no", "yes"},
@@ -103,7 +110,8 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                                     "what",
                                     "try",
                                     RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s}, {}}}},
-                          FinishJob{}};
+                          FinishJob{},
+                          TimeTold{7, 1234ms}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
 }
 

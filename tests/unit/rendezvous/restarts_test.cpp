@@ -37,7 +37,7 @@ TEST_F(RestartsOfAJob, FailureCostsARestart) {
 }
 
 TEST_F(RestartsOfAJob, ChangeOfMembersCostsNone) {
-  restarts.restate(1, now);
+  restarts.restate(1, {}, now);
   EXPECT_TRUE(restarts.may_follow(lost, true, now));
   EXPECT_FALSE(restarts.may_follow(lost, false, now)) << "too few nodes are left, and no restart to wait for another";
   EXPECT_TRUE(restarts.end({lost, true, true}, now));
@@ -90,7 +90,7 @@ TEST_F(RestartsOfAJob, HostThatEndsRoundAfterRoundIsLeftOut) {
 }
 
 TEST_F(RestartsOfAJob, RoundsThatFailAndKeepNothingAreACrashLoop) {
-  restarts.set_limits(100, 0ms, now);
+  restarts.set_limits(100, 0ms);
   failed.kept.commits = 1;
   restarts.end({failed, true, false}, now);
   failed.kept.commits = 0;
@@ -102,8 +102,8 @@ TEST_F(RestartsOfAJob, RoundsThatFailAndKeepNothingAreACrashLoop) {
 }
 
 TEST_F(RestartsOfAJob, RestartsBeforeNewLimitsStayCounted) {
-  restarts.restate(1, now);
-  restarts.set_limits(2, 0ms, now);
+  restarts.restate(1, {}, now);
+  restarts.set_limits(2, 0ms);
   EXPECT_EQ(restarts.count(), 1);
   EXPECT_TRUE(restarts.end({failed, true, false}, now));
   restarts.go_on({failed, true, false}, now);

@@ -17,8 +17,8 @@ TEST(StopRequests, FirstOfAllNodesStopsTheJob) {
   StopRequests stops;
   NodeStop one, other;
   EXPECT_EQ(stops.signal_number(), 0);
-  EXPECT_EQ(stops.ask(one, kTold, now), Request::stop);
-  EXPECT_EQ(stops.ask(other, {JobStop::Source::ddprun, SIGINT, "b", NodeId{2}}, now + 10s), Request::nothing);
+  EXPECT_EQ(stops.ask(one, kTold, false, now), Request::stop);
+  EXPECT_EQ(stops.ask(other, {JobStop::Source::ddprun, SIGINT, "b", NodeId{2}}, false, now + 10s), Request::nothing);
   EXPECT_EQ(stops.signal_number(), SIGTERM);
   EXPECT_EQ(stops.stop()->asker, NodeId{1});
 }
@@ -27,9 +27,24 @@ TEST(StopRequests, SecondOneToTheSameNodeKillsUnlessItComesAtOnce) {
   const TimePoint now{1h};
   StopRequests stops;
   NodeStop node;
-  EXPECT_EQ(stops.ask(node, kTold, now), Request::stop);
-  EXPECT_EQ(stops.ask(node, kTold, now + 200ms), Request::nothing);
-  EXPECT_EQ(stops.ask(node, kTold, now + 201ms), Request::kill) << "counted from the first";
+  EXPECT_EQ(stops.ask(node, kTold, false, now), Request::stop);
+  EXPECT_EQ(stops.ask(node, kTold, false, now + 200ms), Request::nothing);
+  EXPECT_EQ(stops.ask(node, kTold, false, now + 201ms), Request::kill) << "counted from the first";
+}
+
+TEST(StopRequests, RequestThatIsSaidAgainCountsOnceUnlessItIsASecondOne) {
+  const TimePoint now{1h};
+  StopRequests stops;
+  NodeStop node;
+  EXPECT_EQ(stops.ask(node, kTold, false, now), Request::stop);
+  node.says_again = true;
+  EXPECT_EQ(stops.ask(node, kTold, false, now + 1s), Request::nothing);
+  node.says_again = true;
+  EXPECT_EQ(stops.ask(node, kTold, true, now + 2s), Request::kill);
+  StopRequests anew;
+  NodeStop unheard;
+  EXPECT_EQ(anew.ask(unheard, kTold, true, now), Request::kill) << "the first was said to a membership before";
+  EXPECT_TRUE(anew.stop());
 }
 
 TEST(StopRequests, DeathsOfWorkersStopTheJobOnce) {
@@ -40,7 +55,7 @@ TEST(StopRequests, DeathsOfWorkersStopTheJobOnce) {
   EXPECT_EQ(stops.signal_number(), SIGINT);
   EXPECT_EQ(stops.stop()->workers_signalled_at, 2s) << "the first death counts";
   NodeStop node;
-  EXPECT_EQ(stops.ask(node, kTold, TimePoint{1h}), Request::nothing);
+  EXPECT_EQ(stops.ask(node, kTold, false, TimePoint{1h}), Request::nothing);
 }
 
 TEST(StopRequests, WarningIsNewOnceUntilItIsForgotten) {
