@@ -21,6 +21,7 @@
 #include "benchmarks/common/measure.hpp"
 #include "benchmarks/gpu/figures.hpp"
 #include "benchmarks/gpu/shared_gpu.hpp"
+#include "worker_runtime/backends/nccl/batch_norm_kernels.hpp"
 #include "worker_runtime/backends/nccl/cuda_arithmetic.hpp"
 #include "worker_runtime/backends/nccl/gradient_kernels.hpp"
 #include "worker_runtime/backends/nccl/nccl_backend.hpp"
@@ -73,6 +74,61 @@ kernels::Batch batch_of(std::byte* at, std::size_t bytes, DataType type) {
   return batch;
 }
 
+// What a batch normalisation needs beside the batch; zeros are finite numbers for it.
+struct Statistics {
+  static constexpr std::size_t kChannelsMax = 1024;
+  Memory numbers{2 * ddp::tensor::batch_norm_numbers(kChannelsMax) * sizeof(double)};
+  Memory partials{16 * kMiB};
+  double* at(std::size_t index) const { return reinterpret_cast<double*>(numbers.data()) + index; }
+};
+
+void add_batch_norm(std::vector<Kernel>& all, std::size_t bytes, const Memory& values, const Memory& others,
+                    const Statistics& statistics, cudaStream_t stream) {
+  constexpr std::size_t kChannels = Statistics::kChannelsMax / 4;
+  const std::size_t elements = bytes / sizeof(float);
+  const auto batch_of_points = [=](std::size_t channels, std::size_t points) {
+    return ddp::BatchShape{elements / (channels * points), channels, points};
+  };
+  const struct {
+    std::string name;
+    ddp::BatchShape shape;
+  } cases[] = {{"images of 56 * 56", batch_of_points(kChannels / 4, 56 * 56)},
+               {"images of 7 * 7", batch_of_points(kChannels, 7 * 7)},
+               {"vectors of 1024", batch_of_points(Statistics::kChannelsMax, 1)}};
+  for (const auto& [name, shape] : cases) {
+    const auto part = static_cast<double>(shape.size()) / static_cast<double>(elements);  // the rest is no whole sample
+    auto* const partials = reinterpret_cast<double*>(statistics.partials.data());
+    if (ddp::nccl_backend::kernels::batch_norm_partials(shape) * sizeof(double) > 16 * kMiB) continue;
+    const auto floats = [](std::byte* at) { return reinterpret_cast<float*>(at); };
+    const auto forward = [&values, &others, &statistics, shape = shape, floats](std::size_t offset) {
+      return ddp::tensor::BatchNormForward{.shape = shape,
+                                           .x = floats(values.at(offset)),
+                                           .y = floats(others.at(offset)),
+                                           .epsilon = 1e-5,
+                                           .momentum = 0.1,
+                                           .moments = statistics.at(ddp::tensor::batch_norm_numbers(shape.channels)),
+                                           .statistics = statistics.at(0)};
+    };
+    // In place of the gradients that it reads.
+    const auto backward = [&values, &others, &statistics, shape = shape, floats](std::size_t offset) {
+      return ddp::tensor::BatchNormBackward{.shape = shape,
+                                            .of_y = floats(others.at(offset)),
+                                            .x = floats(values.at(offset)),
+                                            .of_x = floats(others.at(offset)),
+                                            .statistics = statistics.at(0),
+                                            .sums = statistics.at(ddp::tensor::batch_norm_numbers(shape.channels))};
+    };
+    all.push_back({"batch statistics, " + name, part,
+                   [=](std::size_t offset) { return kernels::begin_batch_norm(forward(offset), partials, stream); }});
+    all.push_back({"normalise, " + name, 2 * part,
+                   [=](std::size_t offset) { return kernels::end_batch_norm(forward(offset), stream); }});
+    all.push_back({"sums of gradients, " + name, 2 * part,
+                   [=](std::size_t offset) { return kernels::begin_batch_norm(backward(offset), partials, stream); }});
+    all.push_back({"gradients of a normalisation, " + name, 3 * part,
+                   [=](std::size_t offset) { return kernels::end_batch_norm(backward(offset), stream); }});
+  }
+}
+
 void measure(Figures& figures, std::size_t mib, std::size_t rounds, cudaStream_t stream) {
   const std::size_t bytes = mib * kMiB;
   const std::size_t calls = std::clamp<std::size_t>(512 / mib, 2, 20);
@@ -120,6 +176,8 @@ void measure(Figures& figures, std::size_t mib, std::size_t rounds, cudaStream_t
                                            stream);
                    }});
   }
+  const Statistics statistics;
+  add_batch_norm(all, bytes, values, others, statistics, stream);
   for (std::size_t round = 0; round <= rounds; ++round) {
     for (Kernel& kernel : all) {
       check(cudaMemsetAsync(values.at(0), kFiniteByte, calls * bytes, stream));

@@ -60,6 +60,11 @@ class HostArithmetic : public DeviceArithmetic {
     for (const tensor::OptimizedPiece& each : pieces) tensor::update(each, numbers);
   }
 
+  void begin_batch_norm(const tensor::BatchNormForward& pass, void*) override { tensor::begin_batch_norm(pass); }
+  void end_batch_norm(const tensor::BatchNormForward& pass, void*) override { tensor::end_batch_norm(pass); }
+  void begin_batch_norm(const tensor::BatchNormBackward& pass, void*) override { tensor::begin_batch_norm(pass); }
+  void end_batch_norm(const tensor::BatchNormBackward& pass, void*) override { tensor::end_batch_norm(pass); }
+
  private:
   static double squares_of(Ranges values) {
     double squares = 0;

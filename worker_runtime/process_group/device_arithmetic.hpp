@@ -1,8 +1,9 @@
 // Arithmetic on gradients, where they are: in host memory, or in a device's.
 //
-// Values are float32, float64, float16 or bfloat16; ranges of one call may differ in that. 16 bits are computed with in
-// float32 and rounded to nearest even. Results have the same bits on every device and on every run, but for norms:
-// these are sums in double, in an order of each device's own, the same on every run. A NaN may become another NaN.
+// Values are float32, float64, float16 or bfloat16; ranges of one call may differ in that. 16 bits are
+// computed with in float32 and rounded to nearest even. Results have the same bits on every device and on every run,
+// but for norms, and sums of a batch normalisation: these are sums in double, in an order of each device's own, the
+// same on every run. A NaN may become another NaN.
 //
 // `stream` is that of CollectiveOptions, as for DeviceMemory. On a device a call makes the host wait for nothing, and
 // what the ranges hold may be used by what the stream is given later.
@@ -18,6 +19,7 @@
 
 #include "ddp/memory.hpp"
 #include "worker_runtime/process_group/device_memory.hpp"
+#include "worker_runtime/tensor/batch_norm.hpp"
 #include "worker_runtime/tensor/optimizer_step.hpp"
 
 namespace ddp::process_group {
@@ -57,6 +59,12 @@ class DeviceArithmetic {
   using Pieces = std::span<const tensor::OptimizedPiece>;
   virtual void update(Pieces pieces, const tensor::AdamWNumbers& numbers, void* stream) = 0;
   virtual void update(Pieces pieces, const tensor::SgdNumbers& numbers, void* stream) = 0;
+
+  // As tensor/batch_norm.hpp has it.
+  virtual void begin_batch_norm(const tensor::BatchNormForward& pass, void* stream) = 0;
+  virtual void end_batch_norm(const tensor::BatchNormForward& pass, void* stream) = 0;
+  virtual void begin_batch_norm(const tensor::BatchNormBackward& pass, void* stream) = 0;
+  virtual void end_batch_norm(const tensor::BatchNormBackward& pass, void* stream) = 0;
 };
 
 // Of host memory.
