@@ -24,6 +24,7 @@
 #include "worker_runtime/backends/nccl/batch_norm_kernels.hpp"
 #include "worker_runtime/backends/nccl/cuda_arithmetic.hpp"
 #include "worker_runtime/backends/nccl/gradient_kernels.hpp"
+#include "worker_runtime/backends/nccl/hash_kernel.hpp"
 #include "worker_runtime/backends/nccl/nccl_backend.hpp"
 
 namespace {
@@ -176,6 +177,11 @@ void measure(Figures& figures, std::size_t mib, std::size_t rounds, cudaStream_t
                                            stream);
                    }});
   }
+  const Memory hash(sizeof(std::uint64_t));
+  all.push_back({"hash", 1, [&](std::size_t offset) {
+                   return kernels::add_hashes(batch_of(values.at(offset), bytes, DataType::uint8),
+                                              reinterpret_cast<std::uint64_t*>(hash.at(0)), stream);
+                 }});
   const Statistics statistics;
   add_batch_norm(all, bytes, values, others, statistics, stream);
   for (std::size_t round = 0; round <= rounds; ++round) {

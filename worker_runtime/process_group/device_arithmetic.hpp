@@ -1,6 +1,6 @@
-// Arithmetic on gradients, where they are: in host memory, or in a device's.
+// Arithmetic on gradients and parameters, where they are: in host memory, or in a device's.
 //
-// Values are float32, float64, float16 or bfloat16; ranges of one call may differ in that. 16 bits are
+// Values but for hashes are float32, float64, float16 or bfloat16; ranges of one call may differ in that. 16 bits are
 // computed with in float32 and rounded to nearest even. Results have the same bits on every device and on every run,
 // but for norms, and sums of a batch normalisation: these are sums in double, in an order of each device's own, the
 // same on every run. A NaN may become another NaN.
@@ -54,6 +54,9 @@ class DeviceArithmetic {
   // Between float32 and 16 bits: float16 or bfloat16. Both ranges have the same count, and don't overlap.
   virtual void narrow(const MemoryRange& from, const MemoryRange& to, void* stream) = 0;
   virtual void widen(const MemoryRange& from, const MemoryRange& to, void* stream) = 0;
+
+  // Of each range, of whatever type, a std::uint64_t: tensor::hash_by_blocks() of its bytes.
+  virtual std::unique_ptr<HostCopy> hash(Ranges values, void* stream) = 0;
 
   // One step of an optimizer, with the same numbers for all pieces.
   using Pieces = std::span<const tensor::OptimizedPiece>;

@@ -138,6 +138,9 @@ class StandInArithmetic : public process_group::DeviceArithmetic {
   void end_batch_norm(const tensor::BatchNormBackward& pass, void* stream) override {
     host_->end_batch_norm(pass, stream);
   }
+  std::unique_ptr<process_group::HostCopy> hash(Ranges values, void* stream) override {
+    return host_->hash(values, stream);
+  }
 
   std::function<void()> before_find_non_finite;
 

@@ -8,6 +8,7 @@
 #include "worker_runtime/backends/nccl/batch_norm_kernels.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
 #include "worker_runtime/backends/nccl/gradient_kernels.hpp"
+#include "worker_runtime/backends/nccl/hash_kernel.hpp"
 #include "worker_runtime/tensor/arithmetic.hpp"
 
 namespace ddp::nccl_backend {
@@ -113,6 +114,24 @@ class CudaArithmetic : public DeviceArithmetic {
   }
   void update(Pieces pieces, const tensor::SgdNumbers& numbers, void* stream) override {
     update_each(pieces, numbers, stream);
+  }
+
+  std::unique_ptr<HostCopy> hash(Ranges values, void* stream) override {
+    const DeviceGuard guard(device_);
+    auto* const hashes = begin_use<std::uint64_t>(values.size(), stream);
+    memory_->zero({hashes, values.size(), DataType::int64, memory_->device()}, stream);
+    for (std::size_t first = 0; first < values.size(); first += kernels::kRangesAtOnce) {
+      kernels::Batch batch;
+      batch.type = DataType::uint8;
+      for (const MemoryRange& each :
+           values.subspan(first).first(std::min<std::size_t>(kernels::kRangesAtOnce, values.size() - first))) {
+        batch.ranges[batch.count++] = {each.data, each.bytes()};
+      }
+      check(kernels::add_hashes(batch, hashes + first, as_stream(stream)), "hashing parameters");
+    }
+    auto copy = memory_->begin_read(hashes, values.size() * sizeof *hashes, stream);
+    end_use(stream);
+    return copy;
   }
 
   void begin_batch_norm(const tensor::BatchNormForward& pass, void* stream) override {

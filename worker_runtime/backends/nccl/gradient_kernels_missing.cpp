@@ -1,6 +1,7 @@
 // In the place of the .cu files, where there is no nvcc, or where sanitizers are to check libddp.
 #include "worker_runtime/backends/nccl/batch_norm_kernels.hpp"
 #include "worker_runtime/backends/nccl/gradient_kernels.hpp"
+#include "worker_runtime/backends/nccl/hash_kernel.hpp"
 
 #include "ddp/error.hpp"
 
@@ -28,6 +29,7 @@ cudaError_t narrow(const float*, void*, std::size_t, DataType, cudaStream_t) { r
 cudaError_t widen(const void*, float*, std::size_t, DataType, cudaStream_t) { refuse(); }
 cudaError_t update(const PieceBatch&, const tensor::AdamWNumbers&, cudaStream_t) { refuse(); }
 cudaError_t update(const PieceBatch&, const tensor::SgdNumbers&, cudaStream_t) { refuse(); }
+cudaError_t add_hashes(const Batch&, std::uint64_t*, cudaStream_t) { refuse(); }
 std::size_t batch_norm_partials(const BatchShape&) { refuse(); }
 cudaError_t begin_batch_norm(const tensor::BatchNormForward&, double*, cudaStream_t) { refuse(); }
 cudaError_t end_batch_norm(const tensor::BatchNormForward&, cudaStream_t) { refuse(); }
