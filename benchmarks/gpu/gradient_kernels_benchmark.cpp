@@ -75,6 +75,39 @@ kernels::Batch batch_of(std::byte* at, std::size_t bytes, DataType type) {
   return batch;
 }
 
+// A step of an optimizer on as many bytes, which its arrays share: parameters, gradients and state, one behind the
+// other.
+void add_updates(std::vector<Kernel>& all, std::size_t bytes, const Memory& values, const Memory& others,
+                 cudaStream_t stream) {
+  const ddp::tensor::AdamWNumbers adam_w{1, 1, 0.1F, 0.999F, 0.001F, 1e-3F, 1, 1e-8F};
+  const ddp::tensor::SgdNumbers sgd{1, 1e-3F, 0.01F, 0.9F, 0.9F, false};
+  // states: arrays of float32 beside the parameter's. 16 bits: gradients and the rounded parameters are of bfloat16.
+  const auto pieces_of = [&, bytes](std::size_t offset, std::size_t states, bool is_16_bits) {
+    const std::size_t in_values = (1 + states) * sizeof(float);
+    kernels::PieceBatch batch;
+    batch.type = is_16_bits ? DataType::bfloat16 : DataType::float32;
+    const std::size_t count = bytes / in_values;
+    auto* const p = reinterpret_cast<float*>(values.at(offset));
+    batch.pieces[batch.count++] = {p,
+                                   others.at(offset),
+                                   states > 0 ? p + count : nullptr,
+                                   states > 1 ? p + 2 * count : nullptr,
+                                   is_16_bits ? others.at(offset) + count * sizeof(std::uint16_t) : nullptr,
+                                   count};
+    return batch;
+  };
+  // Over the bytes of one array.
+  const auto passes = [](double arrays, double states) { return arrays / (1 + states); };
+  all.push_back({"AdamW, float32", passes(7, 2),
+                 [=](std::size_t offset) { return kernels::update(pieces_of(offset, 2, false), adam_w, stream); }});
+  all.push_back({"AdamW, bfloat16 with float32 masters", passes(7, 2),
+                 [=](std::size_t offset) { return kernels::update(pieces_of(offset, 2, true), adam_w, stream); }});
+  all.push_back({"SGD with momentum, float32", passes(5, 1),
+                 [=](std::size_t offset) { return kernels::update(pieces_of(offset, 1, false), sgd, stream); }});
+  all.push_back({"SGD, float32", passes(3, 0),
+                 [=](std::size_t offset) { return kernels::update(pieces_of(offset, 0, false), sgd, stream); }});
+}
+
 // What a batch normalisation needs beside the batch; zeros are finite numbers for it.
 struct Statistics {
   static constexpr std::size_t kChannelsMax = 1024;
@@ -182,6 +215,7 @@ void measure(Figures& figures, std::size_t mib, std::size_t rounds, cudaStream_t
                    return kernels::add_hashes(batch_of(values.at(offset), bytes, DataType::uint8),
                                               reinterpret_cast<std::uint64_t*>(hash.at(0)), stream);
                  }});
+  add_updates(all, bytes, values, others, stream);
   const Statistics statistics;
   add_batch_norm(all, bytes, values, others, statistics, stream);
   for (std::size_t round = 0; round <= rounds; ++round) {
