@@ -21,8 +21,10 @@
 #include "benchmarks/common/measure.hpp"
 #include "benchmarks/gpu/figures.hpp"
 #include "benchmarks/gpu/shared_gpu.hpp"
+#include "worker_runtime/backends/nccl/batch_norm_kernels.hpp"
 #include "worker_runtime/backends/nccl/cuda_arithmetic.hpp"
 #include "worker_runtime/backends/nccl/gradient_kernels.hpp"
+#include "worker_runtime/backends/nccl/hash_kernel.hpp"
 #include "worker_runtime/backends/nccl/nccl_backend.hpp"
 
 namespace {
@@ -73,6 +75,94 @@ kernels::Batch batch_of(std::byte* at, std::size_t bytes, DataType type) {
   return batch;
 }
 
+// A step of an optimizer on as many bytes, which its arrays share: parameters, gradients and state, one behind the
+// other.
+void add_updates(std::vector<Kernel>& all, std::size_t bytes, const Memory& values, const Memory& others,
+                 cudaStream_t stream) {
+  const ddp::tensor::AdamWNumbers adam_w{1, 1, 0.1F, 0.999F, 0.001F, 1e-3F, 1, 1e-8F};
+  const ddp::tensor::SgdNumbers sgd{1, 1e-3F, 0.01F, 0.9F, 0.9F, false};
+  // states: arrays of float32 beside the parameter's. 16 bits: gradients and the rounded parameters are of bfloat16.
+  const auto pieces_of = [&, bytes](std::size_t offset, std::size_t states, bool is_16_bits) {
+    const std::size_t in_values = (1 + states) * sizeof(float);
+    kernels::PieceBatch batch;
+    batch.type = is_16_bits ? DataType::bfloat16 : DataType::float32;
+    const std::size_t count = bytes / in_values;
+    auto* const p = reinterpret_cast<float*>(values.at(offset));
+    batch.pieces[batch.count++] = {p,
+                                   others.at(offset),
+                                   states > 0 ? p + count : nullptr,
+                                   states > 1 ? p + 2 * count : nullptr,
+                                   is_16_bits ? others.at(offset) + count * sizeof(std::uint16_t) : nullptr,
+                                   count};
+    return batch;
+  };
+  // Over the bytes of one array.
+  const auto passes = [](double arrays, double states) { return arrays / (1 + states); };
+  all.push_back({"AdamW, float32", passes(7, 2),
+                 [=](std::size_t offset) { return kernels::update(pieces_of(offset, 2, false), adam_w, stream); }});
+  all.push_back({"AdamW, bfloat16 with float32 masters", passes(7, 2),
+                 [=](std::size_t offset) { return kernels::update(pieces_of(offset, 2, true), adam_w, stream); }});
+  all.push_back({"SGD with momentum, float32", passes(5, 1),
+                 [=](std::size_t offset) { return kernels::update(pieces_of(offset, 1, false), sgd, stream); }});
+  all.push_back({"SGD, float32", passes(3, 0),
+                 [=](std::size_t offset) { return kernels::update(pieces_of(offset, 0, false), sgd, stream); }});
+}
+
+// What a batch normalisation needs beside the batch; zeros are finite numbers for it.
+struct Statistics {
+  static constexpr std::size_t kChannelsMax = 1024;
+  Memory numbers{2 * ddp::tensor::batch_norm_numbers(kChannelsMax) * sizeof(double)};
+  Memory partials{16 * kMiB};
+  double* at(std::size_t index) const { return reinterpret_cast<double*>(numbers.data()) + index; }
+};
+
+void add_batch_norm(std::vector<Kernel>& all, std::size_t bytes, const Memory& values, const Memory& others,
+                    const Statistics& statistics, cudaStream_t stream) {
+  constexpr std::size_t kChannels = Statistics::kChannelsMax / 4;
+  const std::size_t elements = bytes / sizeof(float);
+  const auto batch_of_points = [=](std::size_t channels, std::size_t points) {
+    return ddp::BatchShape{elements / (channels * points), channels, points};
+  };
+  const struct {
+    std::string name;
+    ddp::BatchShape shape;
+  } cases[] = {{"images of 56 * 56", batch_of_points(kChannels / 4, 56 * 56)},
+               {"images of 7 * 7", batch_of_points(kChannels, 7 * 7)},
+               {"vectors of 1024", batch_of_points(Statistics::kChannelsMax, 1)}};
+  for (const auto& [name, shape] : cases) {
+    const auto part = static_cast<double>(shape.size()) / static_cast<double>(elements);  // the rest is no whole sample
+    auto* const partials = reinterpret_cast<double*>(statistics.partials.data());
+    if (ddp::nccl_backend::kernels::batch_norm_partials(shape) * sizeof(double) > 16 * kMiB) continue;
+    const auto floats = [](std::byte* at) { return reinterpret_cast<float*>(at); };
+    const auto forward = [&values, &others, &statistics, shape = shape, floats](std::size_t offset) {
+      return ddp::tensor::BatchNormForward{.shape = shape,
+                                           .x = floats(values.at(offset)),
+                                           .y = floats(others.at(offset)),
+                                           .epsilon = 1e-5,
+                                           .momentum = 0.1,
+                                           .moments = statistics.at(ddp::tensor::batch_norm_numbers(shape.channels)),
+                                           .statistics = statistics.at(0)};
+    };
+    // In place of the gradients that it reads.
+    const auto backward = [&values, &others, &statistics, shape = shape, floats](std::size_t offset) {
+      return ddp::tensor::BatchNormBackward{.shape = shape,
+                                            .of_y = floats(others.at(offset)),
+                                            .x = floats(values.at(offset)),
+                                            .of_x = floats(others.at(offset)),
+                                            .statistics = statistics.at(0),
+                                            .sums = statistics.at(ddp::tensor::batch_norm_numbers(shape.channels))};
+    };
+    all.push_back({"batch statistics, " + name, part,
+                   [=](std::size_t offset) { return kernels::begin_batch_norm(forward(offset), partials, stream); }});
+    all.push_back({"normalise, " + name, 2 * part,
+                   [=](std::size_t offset) { return kernels::end_batch_norm(forward(offset), stream); }});
+    all.push_back({"sums of gradients, " + name, 2 * part,
+                   [=](std::size_t offset) { return kernels::begin_batch_norm(backward(offset), partials, stream); }});
+    all.push_back({"gradients of a normalisation, " + name, 3 * part,
+                   [=](std::size_t offset) { return kernels::end_batch_norm(backward(offset), stream); }});
+  }
+}
+
 void measure(Figures& figures, std::size_t mib, std::size_t rounds, cudaStream_t stream) {
   const std::size_t bytes = mib * kMiB;
   const std::size_t calls = std::clamp<std::size_t>(512 / mib, 2, 20);
@@ -120,6 +210,14 @@ void measure(Figures& figures, std::size_t mib, std::size_t rounds, cudaStream_t
                                            stream);
                    }});
   }
+  const Memory hash(sizeof(std::uint64_t));
+  all.push_back({"hash", 1, [&](std::size_t offset) {
+                   return kernels::add_hashes(batch_of(values.at(offset), bytes, DataType::uint8),
+                                              reinterpret_cast<std::uint64_t*>(hash.at(0)), stream);
+                 }});
+  add_updates(all, bytes, values, others, stream);
+  const Statistics statistics;
+  add_batch_norm(all, bytes, values, others, statistics, stream);
   for (std::size_t round = 0; round <= rounds; ++round) {
     for (Kernel& kernel : all) {
       check(cudaMemsetAsync(values.at(0), kFiniteByte, calls * bytes, stream));

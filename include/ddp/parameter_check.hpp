@@ -21,8 +21,10 @@ inline namespace DDP_ABI {
 //
 // Cost: one reading of the parameters, at about the speed of memory, and an all_gather of 16 bytes per rank. Only where
 // something differs, 8 bytes for each parameter and rank more.
-// Memory: of the host. Throws InvalidArgument for parameters in a GPU's, before anything is sent; a program copies them
-// to the host first.
+// Memory: of the host, or of the group's GPU; each parameter may be on the one or the other. A GPU computes the hashes
+// where the parameters are, behind what the stream of the options holds, and the host waits for 8 bytes of each. Throws
+// InvalidArgument, before anything is sent, for parameters of another GPU, and for a libddp that was built without
+// nvcc.
 DDP_EXPORT void check_parameters_equal(ProcessGroup& group, const std::vector<Parameter>& parameters,
                                        CollectiveOptions options = {});
 

@@ -1,4 +1,4 @@
-// The kernels of libddp, in the place of gradient_kernels.cu: the host's loops as work of the stand-in's streams.
+// The kernels on gradients, in the place of gradient_kernels.cu: the host's loops as work of the stand-in's streams.
 #include "worker_runtime/backends/nccl/gradient_kernels.hpp"
 
 #include <algorithm>

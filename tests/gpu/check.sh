@@ -235,13 +235,22 @@ run_tests() {
   else
     skip flight_recorder "there is no Python with PyTorch that can use the GPU"
   fi
+  # The tests that reach each kernel, and each with shared memory. Every test is a process: CUDA takes seconds for that.
+  local shared='BatchNormKernels.*:GradientKernels.ManyRanges*'
+  local each=$shared':*.AnElement*:*.ScaleUnless*:*.Widening*:*.Narrowing*:*.Hashes*:*.AdamWHas*:*.SgdHas*'
   for tool in memcheck racecheck; do
     if [ -z "$sanitizer" ]; then
-      skip "compute_sanitizer_$tool" "there is no compute-sanitizer"
-    else # NCCL tries calls that may fail, which is no error of the program
-      step "compute_sanitizer_$tool" 90 with_blas "$sanitizer" --tool "$tool" --report-api-errors no \
-        --error-exitcode 9 "$bin/train_mlp_cuda" "--data=$bundle/data/breast_cancer.csv" --epochs=1 --batch-size=64
+      for over in '' _kernels; do skip "compute_sanitizer_$tool$over" "there is no compute-sanitizer"; done
+      continue
     fi
+    local filter=$each
+    [ "$tool" = memcheck ] || filter=$shared # racecheck looks at nothing else
+    # NCCL tries calls that may fail, which is no error of the program. The tests fork.
+    step "compute_sanitizer_$tool" 90 with_blas "$sanitizer" --tool "$tool" --report-api-errors no \
+      --error-exitcode 9 "$bin/train_mlp_cuda" "--data=$bundle/data/breast_cancer.csv" --epochs=1 --batch-size=64
+    step "compute_sanitizer_${tool}_kernels" 40 "$sanitizer" --tool "$tool" --report-api-errors no \
+      --target-processes all --error-exitcode 9 "$bin/gpu_gradient_kernels_test" \
+      "--gtest_filter=$filter"
   done
 }
 run_benchmarks() {

@@ -11,6 +11,7 @@
 #include <deque>
 #include <limits>
 #include <random>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -473,6 +474,47 @@ TEST(GradientKernels, SgdHasTheBitsOfTheHost) {
   });
 }
 
+// Around the ends of vectors, of blocks of 1 KiB and of what a block of threads takes; and nothing.
+TEST(GradientKernels, HashesAreTheHostsWhereverTheRangesAre) {
+  run_ranks(1, [](int) {
+    const auto device = on_device();
+    const auto host = process_group::host_arithmetic();
+    constexpr std::size_t kSizes[] = {0,     1,     15,    16,    17,     63,     64,     1'023,  1'024,
+                                      1'025, 2'047, 2'048, 2'049, 16'383, 16'384, 16'385, 65'537, (40U << 20) + 3};
+    std::vector<Bytes> values;
+    std::vector<std::unique_ptr<OnDevice>> memories;
+    std::vector<MemoryRange> ranges, expected;
+    for (const std::size_t size : kSizes) {
+      for (const std::size_t offset : {0, 1, 4, 8}) {
+        if (size > 1U << 20 && offset > 1) continue;
+        std::mt19937_64 random(size + offset);
+        Bytes bytes(size);
+        for (std::byte& each : bytes) each = static_cast<std::byte>(random());
+        memories.push_back(std::make_unique<OnDevice>(bytes, DataType::uint8, offset));
+        ranges.push_back(memories.back()->range());
+        values.push_back(std::move(bytes));
+      }
+    }
+    while (values.size() < 300) {  // more than one launch takes
+      values.emplace_back(values.size(), std::byte{3});
+      memories.push_back(std::make_unique<OnDevice>(values.back(), DataType::uint8, 0));
+      ranges.push_back(memories.back()->range());
+    }
+    for (Bytes& each : values) expected.push_back(on_host(each, DataType::uint8));
+    const auto hashes_by = [](DeviceArithmetic& its, DeviceArithmetic::Ranges all) {
+      const auto copy = its.hash(all, nullptr);
+      std::vector<std::uint64_t> hashes(all.size());
+      EXPECT_EQ(copy->bytes().size(), hashes.size() * sizeof hashes[0]);
+      std::memcpy(hashes.data(), copy->bytes().data(), copy->bytes().size());
+      return hashes;
+    };
+    const auto hashes = hashes_by(*host, expected);
+    for (int run = 0; run < 3; ++run) EXPECT_EQ(hashes_by(*device, ranges), hashes);
+    EXPECT_EQ(std::set<std::uint64_t>(hashes.begin() + 4, hashes.end()).size(), hashes.size() - 4)
+        << "all but those of nothing are different";
+  });
+}
+
 TEST(GradientKernels, NoCallMakesTheHostWait) {
   run_ranks(1, [](int) {
     const auto device = on_device();
@@ -484,7 +526,7 @@ TEST(GradientKernels, NoCallMakesTheHostWait) {
     const DeviceArithmetic::Ranges all(&range, 1);
     const Array<std::int32_t> found({}, std::vector<std::int32_t>{77});
     auto* const flag = static_cast<std::int32_t*>(found.range().data);
-    std::unique_ptr<HostCopy> norm, clipped;
+    std::unique_ptr<HostCopy> norm, clipped, hashes;
     const auto call_each = [&] {
       device->scale(all, 0.5, stream);
       device->clamp(all, 1e10, stream);
@@ -492,12 +534,14 @@ TEST(GradientKernels, NoCallMakesTheHostWait) {
       device->scale_unless(flag, all, 0.5, stream);
       norm = device->norm(all, stream);
       clipped = device->clip_by_norm(all, 1, stream);
-      static_cast<void>(device->norm(all, stream));  // nobody asks for it
+      hashes = device->hash(all, stream);
+      static_cast<void>(device->norm(all, stream));  // nobody asks for it; its pinned memory is the next call's
       device->narrow(range, halves.range(), stream);
       device->widen(halves.range(), range, stream);
     };
     call_each();  // CUDA loads a kernel when it is used first, and may wait for the device then
     EXPECT_GT(value_of(norm), 1);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     const unsigned long synchronised = host_synchronisations();
     Gate gate;
     gate.close(stream);
@@ -507,6 +551,7 @@ TEST(GradientKernels, NoCallMakesTheHostWait) {
     gate.open();
     EXPECT_EQ(value_of(norm), value_of(clipped));
     EXPECT_LT(value_of(norm), 1);
+    EXPECT_NE(process_group::value_of<std::uint64_t>(*hashes), 0);
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     cudaStreamDestroy(stream);
   });

@@ -62,6 +62,7 @@ double batch_norm_difference(ProcessGroup world, const std::string& folder) {
   const Floats weight = plus(numbers(kChannels, 6000), 2), bias = numbers(kChannels, 6001);
   Floats mean(kChannels), variance(kChannels, 1);
   std::int64_t seed = 6010;
+  BatchStatistics statistics;
   for (const auto& batches : kBatches) {
     const std::size_t sample = kChannels * kPoints, all = (batches[0] + batches[1]) * sample;
     const std::size_t first = rank == 0 ? 0 : batches[0] * sample;
@@ -70,8 +71,8 @@ double batch_norm_difference(ProcessGroup world, const std::string& folder) {
     const Floats of_y = part(numbers(static_cast<std::int64_t>(all), seed + 1), first, shape.size());
     seed += 2;
     Floats y(shape.size()), of_x(shape.size()), of_weight(kChannels), of_bias(kChannels);
-    const BatchStatistics statistics = sync_batch_norm_forward(
-        world, shape, x.data(), {weight.data(), bias.data(), mean.data(), variance.data()}, y.data());
+    sync_batch_norm_forward(world, shape, x.data(), {weight.data(), bias.data(), mean.data(), variance.data()},
+                            y.data(), statistics);
     sync_batch_norm_backward(world, shape, of_y.data(), x.data(), statistics, weight.data(), of_x.data(),
                              of_weight.data(), of_bias.data());
     world.all_reduce(of_weight);
@@ -107,6 +108,7 @@ double batch_norm_training_difference(ProcessGroup world, const std::string& fol
     return Layer{values[p].data(), values[p + 1].data(), gradient(p), gradient(p + 1), outputs, inputs};
   };
   Floats mean(kNormalised), variance(kNormalised, 1);
+  BatchStatistics statistics;
   for (int number = 0; number < kSteps; ++number) {
     const int of_rank_0 = number * 5 % (kRows + 1);
     const int rows = world.rank() == 0 ? of_rank_0 : kRows - of_rank_0, first_row = world.rank() == 0 ? 0 : of_rank_0;
@@ -122,9 +124,9 @@ double batch_norm_training_difference(ProcessGroup world, const std::string& fol
     const Layer first = layer(0, kNormalised, kInputs), last = layer(4, kOutputs, kNormalised);
     const Matrix before = first.forward(x);
     Matrix normal(rows, kNormalised);
-    const BatchStatistics statistics = sync_batch_norm_forward(
-        statistics_group, shape, before.values.data(),
-        {values[2].data(), values[3].data(), mean.data(), variance.data()}, normal.values.data());
+    sync_batch_norm_forward(statistics_group, shape, before.values.data(),
+                            {values[2].data(), values[3].data(), mean.data(), variance.data()}, normal.values.data(),
+                            statistics);
     const Matrix hidden = softsign(normal);
     Matrix out = last.forward(hidden);
     reference.compare(out.values, static_cast<std::size_t>(first_row * kOutputs), kRows * kOutputs);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <ddp/gradient_scaling.hpp>
+#include <ddp/sync_batch_norm.hpp>
 
 #include <atomic>
 #include <cmath>
@@ -81,6 +82,36 @@ class AbandonedCapture {
  private:
   const Stream& stream_;
 };
+
+TEST(Capture, OfABatchNormalisationIsDoneWithEachLaunch) {
+  run_ranks(2, [](int rank) {
+    auto group = join();
+    connect(group);
+    const Stream stream;
+    const CollectiveOptions options{.stream = stream.handle};
+    const BatchShape shape{2, 1, 1, group.device()};
+    const Array<float> x(group.device(), Values{static_cast<float>(rank), static_cast<float>(rank + 2)});
+    const Array<float> mean(group.device(), Values(1)), of_bias(group.device(), Values(1)), of_x(group.device(), 2);
+    const auto data = [](const Array<float>& values) { return static_cast<float*>(values.range().data); };
+    BatchStatistics statistics;
+    const auto step = [&] {
+      sync_batch_norm_forward(group, shape, data(x), {.running_mean = data(mean)}, data(of_x), statistics,
+                              {.momentum = 0.5, .collective = options});
+      sync_batch_norm_backward(group, shape, data(x), data(x), statistics, nullptr, data(of_x), nullptr, data(of_bias),
+                               options);
+    };
+    step();  // allocates
+    {
+      const Graph graph(stream, step);
+      graph.launch(stream);
+      graph.launch(stream);
+      stream.wait();
+    }
+    EXPECT_THAT(mean.values(), ElementsAre(1.5F * 0.875F));  // of three steps, from 0 on
+    EXPECT_THAT(of_bias.values(), ElementsAre(3 * static_cast<float>(2 * rank + 2)));
+    group.barrier();
+  });
+}
 
 TEST(Capture, OfCollectivesIsDoneWithEachLaunch) {
   run_ranks(2, [](int rank) {

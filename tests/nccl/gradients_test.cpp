@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "tests/nccl/both_backends.hpp"
 #include "tests/nccl/gate.hpp"
 #include "tests/nccl/rank.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
@@ -27,7 +27,6 @@ namespace {
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using testing::run_ranks;
-using testing::Shared;
 using testing::thrown_by;
 
 constexpr std::size_t kCounts[] = {1'000, 33, 10};
@@ -141,47 +140,6 @@ class Model {
 // Multiples of 1/64, so that bfloat16 holds them, and that sums of squares are exact in any order.
 double small_number(std::size_t parameter, std::size_t index) {
   return static_cast<double>((index * 7 + parameter * 5) % 129) / 64 - 1;
-}
-
-// What each rank sees of a case, on the backend cpu and on nccl.
-struct Seen {
-  std::size_t count = 0;
-  std::array<double, 8'000> values{};
-  void add(double value) { values.at(count++) = value; }
-  void add(const std::vector<double>& all) {
-    for (const double each : all) add(each);
-  }
-};
-using Case = std::function<void(ProcessGroup& group, Seen& seen)>;
-
-std::vector<std::vector<double>> seen_on(const char* backend, int size, const Case& code) {
-  Shared<std::array<Seen, 4>> seen;
-  run_ranks(size, [&](int rank) {
-    auto group = join(testing::kPatience, {.backend = backend});
-    code(group, (*seen)[static_cast<std::size_t>(rank)]);
-    group.barrier();
-  });
-  std::vector<std::vector<double>> all;
-  for (int rank = 0; rank < size; ++rank) {
-    const Seen& its = (*seen)[static_cast<std::size_t>(rank)];
-    EXPECT_GT(its.count, 0U);
-    all.emplace_back(its.values.begin(), its.values.begin() + static_cast<std::ptrdiff_t>(its.count));
-  }
-  return all;
-}
-
-void expect_the_same_on_both(const Case& code, bool is_the_same_on_all = true) {
-  for (const int size : {1, 2}) {
-    SCOPED_TRACE(std::to_string(size) + " ranks");
-    const auto host = seen_on("cpu", size, code), device = seen_on("nccl", size, code);
-    for (std::size_t rank = 0; rank < host.size(); ++rank) {
-      SCOPED_TRACE("rank " + std::to_string(rank));
-      EXPECT_THAT(device[rank], ElementsAreArray(host[rank]));
-      if (is_the_same_on_all) {
-        EXPECT_EQ(device[rank], device[0]);
-      }
-    }
-  }
 }
 
 TEST(Gradients, AreClippedAsInHostMemory) {

@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "ddp/error.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 #include "worker_runtime/tensor/checksum.hpp"
 
@@ -24,24 +26,46 @@ constexpr std::size_t kHashesAtOnce = 4096;
 constexpr std::size_t kNameWords = 32;  // 256 bytes of a name are shown
 constexpr std::size_t kSidesMax = 8;    // that a message lists
 
-std::int64_t hash_of_parameter(const Parameter& parameter) {
-  const std::array<std::uint64_t, 2> head{parameter.name.size(), static_cast<std::uint64_t>(parameter.values.type)};
+std::int64_t hash_of_parameter(const Parameter& parameter, std::uint64_t hash_of_values) {
+  const std::array<std::uint64_t, 4> head{parameter.name.size(), static_cast<std::uint64_t>(parameter.values.type),
+                                          parameter.values.count, hash_of_values};
   tensor::Checksum hash;
   hash.add(std::as_bytes(std::span(head)));
   hash.add(std::as_bytes(std::span(parameter.name)));
-  hash.add({static_cast<const std::byte*>(parameter.values.data), parameter.values.bytes()});
   return static_cast<std::int64_t>(hash.value());
 }
 
-HashWords hashes_of(const std::vector<Parameter>& parameters) {
-  HashWords hashes;
+// Of the values of all parameters, where they are.
+std::vector<std::uint64_t> hashes_of_values(process_group::Backend& backend, const std::vector<Parameter>& parameters,
+                                            void* stream) {
+  std::vector<MemoryRange> on_host, on_device;
   for (const Parameter& parameter : parameters) {
-    if (parameter.values.device != Device{}) {
+    const MemoryRange& values = parameter.values;
+    if (values.device != Device{} && values.device != backend.device()) {
       throw InvalidArgument("parameter " + parameter.name +
-                            " is not in host memory\nwhere: check_parameters_equal\ntry:   a copy in host memory");
+                            " is not in memory of this group\nwhere: check_parameters_equal\n"
+                            "try:   values in host memory, or on ProcessGroup::device()");
     }
-    hashes.push_back(hash_of_parameter(parameter));
+    (values.device == Device{} ? on_host : on_device).push_back(values);
   }
+  std::unique_ptr<process_group::HostCopy> of_device;
+  if (!on_device.empty()) of_device = backend.device_arithmetic()->hash(on_device, stream);
+  const auto of_host = process_group::host_arithmetic()->hash(on_host, nullptr);
+  const std::byte* next_on_host = of_host->bytes().data();
+  const std::byte* next_on_device = of_device ? of_device->bytes().data() : nullptr;
+  std::vector<std::uint64_t> hashes(parameters.size());
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const std::byte*& next = parameters[i].values.device == Device{} ? next_on_host : next_on_device;
+    std::memcpy(&hashes[i], next, sizeof hashes[i]);
+    next += sizeof hashes[i];
+  }
+  return hashes;
+}
+
+HashWords hashes_of(ProcessGroup& group, const std::vector<Parameter>& parameters, void* stream) {
+  const auto of_values = hashes_of_values(process_group::require_group(group.impl()).backend(), parameters, stream);
+  HashWords hashes;
+  for (std::size_t i = 0; i < parameters.size(); ++i) hashes.push_back(hash_of_parameter(parameters[i], of_values[i]));
   return hashes;
 }
 
@@ -126,7 +150,7 @@ std::string name_on_rank_0(ProcessGroup& group, const std::string& own, Collecti
 
 void DDP_ABI::check_parameters_equal(ProcessGroup& group, const std::vector<Parameter>& parameters,
                                      CollectiveOptions options) {
-  const HashWords hashes = hashes_of(parameters);
+  const HashWords hashes = hashes_of(group, parameters, options.stream);
   constexpr std::size_t kWords = 2;
   const HashWords own{static_cast<std::int64_t>(hashes.size()), hash_of_words(hashes)};
   const HashWords all = process_group::all_gather_words(group, own, process_group::Within::nothing, options);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "worker_runtime/tensor/arithmetic.hpp"
+#include "worker_runtime/tensor/checksum.hpp"
 #include "worker_runtime/tensor/convert.hpp"
 
 namespace ddp::process_group {
@@ -59,6 +61,19 @@ class HostArithmetic : public DeviceArithmetic {
   void update(Pieces pieces, const tensor::SgdNumbers& numbers, void*) override {
     for (const tensor::OptimizedPiece& each : pieces) tensor::update(each, numbers);
   }
+
+  std::unique_ptr<HostCopy> hash(Ranges values, void* stream) override {
+    std::vector<std::uint64_t> hashes;
+    for (const MemoryRange& each : values) {
+      hashes.push_back(tensor::hash_by_blocks({static_cast<const std::byte*>(each.data), each.bytes()}));
+    }
+    return host_memory()->begin_read(hashes.data(), hashes.size() * sizeof hashes[0], stream);
+  }
+
+  void begin_batch_norm(const tensor::BatchNormForward& pass, void*) override { tensor::begin_batch_norm(pass); }
+  void end_batch_norm(const tensor::BatchNormForward& pass, void*) override { tensor::end_batch_norm(pass); }
+  void begin_batch_norm(const tensor::BatchNormBackward& pass, void*) override { tensor::begin_batch_norm(pass); }
+  void end_batch_norm(const tensor::BatchNormBackward& pass, void*) override { tensor::end_batch_norm(pass); }
 
  private:
   static double squares_of(Ranges values) {

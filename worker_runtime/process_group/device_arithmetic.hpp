@@ -1,8 +1,9 @@
-// Arithmetic on gradients, where they are: in host memory, or in a device's.
+// Arithmetic on gradients and parameters, where they are: in host memory, or in a device's.
 //
-// Values are float32, float64, float16 or bfloat16; ranges of one call may differ in that. 16 bits are computed with in
-// float32 and rounded to nearest even. Results have the same bits on every device and on every run, but for norms:
-// these are sums in double, in an order of each device's own, the same on every run. A NaN may become another NaN.
+// Values but for hashes are float32, float64, float16 or bfloat16; ranges of one call may differ in that. 16 bits are
+// computed with in float32 and rounded to nearest even. Results have the same bits on every device and on every run,
+// but for norms, and sums of a batch normalisation: these are sums in double, in an order of each device's own, the
+// same on every run. A NaN may become another NaN.
 //
 // `stream` is that of CollectiveOptions, as for DeviceMemory. On a device a call makes the host wait for nothing, and
 // what the ranges hold may be used by what the stream is given later.
@@ -18,6 +19,7 @@
 
 #include "ddp/memory.hpp"
 #include "worker_runtime/process_group/device_memory.hpp"
+#include "worker_runtime/tensor/batch_norm.hpp"
 #include "worker_runtime/tensor/optimizer_step.hpp"
 
 namespace ddp::process_group {
@@ -53,10 +55,19 @@ class DeviceArithmetic {
   virtual void narrow(const MemoryRange& from, const MemoryRange& to, void* stream) = 0;
   virtual void widen(const MemoryRange& from, const MemoryRange& to, void* stream) = 0;
 
+  // Of each range, of whatever type, a std::uint64_t: tensor::hash_by_blocks() of its bytes.
+  virtual std::unique_ptr<HostCopy> hash(Ranges values, void* stream) = 0;
+
   // One step of an optimizer, with the same numbers for all pieces.
   using Pieces = std::span<const tensor::OptimizedPiece>;
   virtual void update(Pieces pieces, const tensor::AdamWNumbers& numbers, void* stream) = 0;
   virtual void update(Pieces pieces, const tensor::SgdNumbers& numbers, void* stream) = 0;
+
+  // As tensor/batch_norm.hpp has it.
+  virtual void begin_batch_norm(const tensor::BatchNormForward& pass, void* stream) = 0;
+  virtual void end_batch_norm(const tensor::BatchNormForward& pass, void* stream) = 0;
+  virtual void begin_batch_norm(const tensor::BatchNormBackward& pass, void* stream) = 0;
+  virtual void end_batch_norm(const tensor::BatchNormBackward& pass, void* stream) = 0;
 };
 
 // Of host memory.

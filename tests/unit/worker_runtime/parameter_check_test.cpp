@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -97,7 +98,23 @@ TEST(ParameterCheck, FindsOtherBitsNamesTypesAndCounts) {
                                   HasSubstr("the ranks have different numbers of parameters: rank 2 differs from"))));
 }
 
-TEST(ParameterCheck, RefusesMemoryOfAGpu) {
+// Blocks of a hash are added up in any order, so each has its place in it, and the rest of the last one is zeros.
+TEST(ParameterCheck, FindsBlocksThatChangedPlacesAndZerosAtTheEnd) {
+  const auto results = results_of_ranks(3, [](ProcessGroup world) {
+    const bool is_last = world.rank() == 2;
+    std::vector<float> values(1000);  // 3.9 blocks of 1 KiB
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+    const std::string same = thrown_by_check(world, {{"w", {1000}, values}});
+    if (is_last) std::swap_ranges(values.begin(), values.begin() + 256, values.begin() + 512);
+    const std::string swapped = thrown_by_check(world, {{"swapped", {1000}, values}});
+    std::vector<float> zeros(is_last ? 1001 : 1000);
+    return same + swapped + thrown_by_check(world, {{"longer", {-1}, zeros}});
+  });
+  EXPECT_THAT(results, Each(AllOf(StartsWith("parameter swapped (index 0 of 1) is not the same"),
+                                  HasSubstr("parameter longer (index 0 of 1) is not the same"))));
+}
+
+TEST(ParameterCheck, RefusesMemoryOfAGpuThatTheGroupDoesNotHave) {
   const auto results = results_of_ranks(1, [](ProcessGroup world) {
     float value = 0;
     const ddp::MemoryRange on_gpu(&value, 1, ddp::DataType::float32, {ddp::Device::Kind::cuda, 0});
@@ -108,7 +125,7 @@ TEST(ParameterCheck, RefusesMemoryOfAGpu) {
     }
     return std::string();
   });
-  EXPECT_THAT(results, Each(StartsWith("parameter w is not in host memory\n")));
+  EXPECT_THAT(results, Each(StartsWith("parameter w is not in memory of this group\n")));
 }
 
 }  // namespace

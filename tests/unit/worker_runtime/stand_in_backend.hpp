@@ -126,6 +126,21 @@ class StandInArithmetic : public process_group::DeviceArithmetic {
   void update(Pieces pieces, const tensor::SgdNumbers& numbers, void* stream) override {
     host_->update(pieces, numbers, stream);
   }
+  void begin_batch_norm(const tensor::BatchNormForward& pass, void* stream) override {
+    host_->begin_batch_norm(pass, stream);
+  }
+  void end_batch_norm(const tensor::BatchNormForward& pass, void* stream) override {
+    host_->end_batch_norm(pass, stream);
+  }
+  void begin_batch_norm(const tensor::BatchNormBackward& pass, void* stream) override {
+    host_->begin_batch_norm(pass, stream);
+  }
+  void end_batch_norm(const tensor::BatchNormBackward& pass, void* stream) override {
+    host_->end_batch_norm(pass, stream);
+  }
+  std::unique_ptr<process_group::HostCopy> hash(Ranges values, void* stream) override {
+    return host_->hash(values, stream);
+  }
 
   std::function<void()> before_find_non_finite;
 

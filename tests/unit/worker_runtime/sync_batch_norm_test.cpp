@@ -103,8 +103,9 @@ void expect_as_joined(const std::vector<std::size_t>& batches, std::size_t chann
     };
     const Floats own_x = part(x), own_of_y = part(of_y), w(weight.begin(), weight.end()), b(bias.begin(), bias.end());
     Floats y(own.size()), of_x(own.size()), of_w(channels), of_b(channels), mean(channels), variance(channels, 1);
-    const auto statistics =
-        sync_batch_norm_forward(world, own, own_x.data(), {w.data(), b.data(), mean.data(), variance.data()}, y.data());
+    BatchStatistics statistics;
+    sync_batch_norm_forward(world, own, own_x.data(), {w.data(), b.data(), mean.data(), variance.data()}, y.data(),
+                            statistics);
     sync_batch_norm_backward(world, own, own_of_y.data(), own_x.data(), statistics, w.data(), of_x.data(), of_w.data(),
                              of_b.data());
     world.all_reduce(of_w);
@@ -131,9 +132,10 @@ TEST(SyncBatchNorm, IsThatOfTheJoinedBatchIfTheMeanIsMuchLargerThanTheDeviation)
 TEST(SyncBatchNorm, WorksInPlaceAndWithoutParameters) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) {
     Floats x{1.0F + static_cast<float>(world.rank()) * 2};
-    const auto statistics = sync_batch_norm_forward(world, {1, 1, 1}, x.data(), {}, x.data(), {.epsilon = 0});
+    BatchStatistics statistics;
+    sync_batch_norm_forward(world, {1, 1, 1}, x.data(), {}, x.data(), statistics, {.epsilon = 0});
     return std::to_string(static_cast<int>(x[0])) + " " + std::to_string(static_cast<int>(statistics.mean[0])) + " " +
-           std::to_string(statistics.count);
+           std::to_string(static_cast<int>(statistics.count[0]));
   });
   EXPECT_THAT(results, ::testing::ElementsAre("-1 2 2", "1 2 2"));
 }
@@ -142,7 +144,8 @@ TEST(SyncBatchNorm, RefusesABatchWithoutAVariance) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) -> std::string {
     Floats x(1);
     try {
-      static_cast<void>(sync_batch_norm_forward(world, {world.rank() == 0 ? 1U : 0U, 1, 1}, x.data(), {}, x.data()));
+      BatchStatistics statistics;
+      sync_batch_norm_forward(world, {world.rank() == 0 ? 1U : 0U, 1, 1}, x.data(), {}, x.data(), statistics);
     } catch (const InvalidArgument& error) {
       EXPECT_THROW(
           sync_batch_norm_backward(world, {1, 1, 1}, x.data(), x.data(), {}, nullptr, x.data(), nullptr, nullptr),

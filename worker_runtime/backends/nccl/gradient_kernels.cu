@@ -7,11 +7,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "worker_runtime/backends/nccl/kernel_launch.cuh"
+
 namespace ddp::nccl_backend::kernels {
 
 namespace {
 
-constexpr unsigned kThreads = 256;
 constexpr unsigned kVectorBytes = 16;
 constexpr unsigned kVectors = 4;                           // that a thread loads before it uses the first
 constexpr unsigned kVectorsOfChunk = kThreads * kVectors;  // 16 KiB
@@ -59,15 +60,6 @@ cudaError_t with_type(DataType type, const Call& call) {
     case DataType::float64: return call(Float64{});
     default: return with_half_type(type, call);
   }
-}
-
-template <class... Taken, class... Given>
-cudaError_t launch(void (*kernel)(Taken...), unsigned blocks, cudaStream_t stream, const Given&... given) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernel, static_cast<Taken>(given)...);
 }
 
 // The ranges cut into chunks, which blocks take in turns.

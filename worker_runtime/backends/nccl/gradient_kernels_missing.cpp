@@ -1,5 +1,7 @@
-// In the place of gradient_kernels.cu, where there is no nvcc, or where sanitizers are to check libddp.
+// In the place of the .cu files, where there is no nvcc, or where sanitizers are to check libddp.
+#include "worker_runtime/backends/nccl/batch_norm_kernels.hpp"
 #include "worker_runtime/backends/nccl/gradient_kernels.hpp"
+#include "worker_runtime/backends/nccl/hash_kernel.hpp"
 
 #include "ddp/error.hpp"
 
@@ -9,7 +11,7 @@ namespace {
 
 [[noreturn]] void refuse() {
   throw InvalidArgument(
-      "this libddp has no kernels for gradients on a GPU: it was built without nvcc\n"
+      "this libddp has no kernels of its own for a GPU: it was built without nvcc\n"
       "try:   a libddp that was built where CMake finds nvcc, or a kernel of your own on "
       "DistributedDataParallel::bucket_memory()");
 }
@@ -27,5 +29,11 @@ cudaError_t narrow(const float*, void*, std::size_t, DataType, cudaStream_t) { r
 cudaError_t widen(const void*, float*, std::size_t, DataType, cudaStream_t) { refuse(); }
 cudaError_t update(const PieceBatch&, const tensor::AdamWNumbers&, cudaStream_t) { refuse(); }
 cudaError_t update(const PieceBatch&, const tensor::SgdNumbers&, cudaStream_t) { refuse(); }
+cudaError_t add_hashes(const Batch&, std::uint64_t*, cudaStream_t) { refuse(); }
+std::size_t batch_norm_partials(const BatchShape&) { refuse(); }
+cudaError_t begin_batch_norm(const tensor::BatchNormForward&, double*, cudaStream_t) { refuse(); }
+cudaError_t end_batch_norm(const tensor::BatchNormForward&, cudaStream_t) { refuse(); }
+cudaError_t begin_batch_norm(const tensor::BatchNormBackward&, double*, cudaStream_t) { refuse(); }
+cudaError_t end_batch_norm(const tensor::BatchNormBackward&, cudaStream_t) { refuse(); }
 
 }  // namespace ddp::nccl_backend::kernels
