@@ -899,14 +899,13 @@ TEST_F(SessionTest, TheHostAtTheEndpoint_ServesAgainWhereTheOtherHostIsLostBefor
 }
 
 TEST_F(SessionTest, SaysWhoHadTheEndpointAndWhereItWasReached) {
-  const auto held = [&] {
-    const auto actions = session.step(Session::Connected{kFirst}, now);
-    return std::get<Hello>(std::get<Session::Send>(actions.front()).message).held.value();
-  };
   join_and_start(1);
   EXPECT_EQ(ended(How::closed), "connect endpoint");
-  EXPECT_EQ(held().host_group_rank, 0);
-  EXPECT_EQ(held().endpoint_address, "10.0.0.1");
+  const auto actions = session.step(Session::Connected{kFirst}, now);
+  ASSERT_EQ(actions.size(), 1u);
+  const auto held = std::get<Hello>(std::get<Session::Send>(actions.front()).message).held.value();
+  EXPECT_EQ(held.host_group_rank, 0);
+  EXPECT_EQ(held.endpoint_address, "10.0.0.1");
 }
 
 TEST_F(SessionTest, ReachedElsewhere_SaysNothingOfTheEndpoint) {
@@ -918,6 +917,7 @@ TEST_F(SessionTest, ReachedElsewhere_SaysNothingOfTheEndpoint) {
   EXPECT_EQ(ended(How::closed), "");
   EXPECT_EQ(next(), "connect 10.0.0.2");
   const auto actions = session.step(Session::Connected{kSecond}, now);
+  ASSERT_EQ(actions.size(), 1u);
   const auto held = std::get<Hello>(std::get<Session::Send>(actions.front()).message).held.value();
   EXPECT_EQ(held.host_group_rank, std::nullopt);
   EXPECT_EQ(held.endpoint_address, "");
