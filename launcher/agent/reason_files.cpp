@@ -3,11 +3,14 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 #include <utility>
 
 #include "launcher/output/line_tail.hpp"
+#include "launcher/output/log_tree.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -18,7 +21,11 @@ constexpr std::size_t kTasksMax = 16;         // rounds whose files are to be re
 Reasons reasons_in(const ReasonFiles::Paths& paths) {
   Reasons out;
   for (const auto& path : paths.error_files) out.messages.push_back(read_error_file(path));
-  if (!paths.stderr_file.empty()) out.stderr_tail = tail_of_file(paths.stderr_file);
+  if (paths.stderr_file.empty()) return out;
+  out.stderr_tail = tail_of_file(paths.stderr_file);
+  // The worker wrote to the file itself, so nobody else has seen whether the disk took it.
+  const int error = try_writing(std::filesystem::path(paths.stderr_file).parent_path().string());
+  if (error != 0) out.stderr_lost = std::strerror(error);
   return out;
 }
 

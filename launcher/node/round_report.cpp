@@ -18,7 +18,10 @@ std::optional<rendezvous::RoundEnded> RoundReport::complete(std::uint64_t number
     if (const auto kind = failures[i].ending.kind;
         !reasons.messages[i].empty() && (kind == Kind::exited || kind == Kind::killed))
       failures[i].message = reasons.messages[i];  // it says more than that the worker gave up its group
-  if (!failures.empty()) failures.front().stderr_tail = reasons.stderr_tail;
+  if (!failures.empty()) {
+    failures.front().stderr_tail = reasons.stderr_tail;
+    failures.front().stderr_lost = reasons.stderr_lost;
+  }
   return give_up();
 }
 

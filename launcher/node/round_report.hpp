@@ -21,6 +21,7 @@ namespace ddp::launcher {
 struct Reasons {
   std::vector<std::string> messages{};     // of their error files, in the order of the failures; empty: none
   std::vector<std::string> stderr_tail{};  // of the first failure, where a log file holds its stderr
+  std::string stderr_lost{};               // why that file can't be written now; empty: it can
 };
 
 constexpr std::chrono::milliseconds kReasonsLimit{2'000};  // files are read in less than a millisecond

@@ -368,8 +368,15 @@ void Session::hear(const StartRound& message, TimePoint) {
   else
     nonces.insert(nonces.begin(), message.nonce);
   if (nonces.size() > kNoncesMax) nonces.resize(kNoncesMax);
-  held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count, false,
-               false,         std::move(nonces)};
+  held_ = Held{message.round,
+               message.group_rank,
+               message.group_world_size,
+               message.restart_count,
+               false,
+               false,
+               std::move(nonces),
+               {},
+               message.job_started};
   started_.reset();
   first_step_.reset();
   failed_.reset();
