@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -37,6 +39,7 @@
 #include "launcher/gpu_faults/gpu_watch.hpp"
 #include "launcher/node/log_events.hpp"
 #include "launcher/node/node_core.hpp"
+#include "launcher/output/log_tree.hpp"
 #include "launcher/output/output.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
@@ -81,7 +84,8 @@ class Agent {
         warnings_(io_, [this](const base::WarningLine& line) { print(line.text); }),
         store_(io_, store_options(config, std::ref(warnings_))),
         meeting_(
-            io_, config, security_, hello_of(config, {run_id_, node_key_}, output_.highest_round(run_id_)), term_,
+            io_, config, security_, hello_of(config, {run_id_, node_key_, started_}, output_.highest_round(run_id_)),
+            term_,
             [this](base::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
             warnings_,
             {[this](const rendezvous::ToAgent& message) {
@@ -109,6 +113,7 @@ class Agent {
     run_guarded([this] { io_.run(); }, [this] { return core_.has_spawned(); }, [this] { write_log(); });
     // When nothing else is left to do: no other node waits for a slow disk.
     if (report_file_) write_report_within_limit();
+    if (core_.tells_of_job()) write_report_beside_logs();
     if (keeps_log_) write_log();
     return exit_code_;
   }
@@ -116,16 +121,23 @@ class Agent {
  private:
   void write_report_within_limit() {
     const auto failure = base::run_with_limit(
-        kLastWordsLimit, [file = report_file_, run_id = run_id_, exit_code = exit_code_, report = core_.report()] {
-          return write_report(*file, run_id, exit_code, report);
+        kLastWordsLimit, [file = report_file_, run_id = run_id_, exit_code = exit_code_, verdict = core_.verdict()] {
+          return write_report(*file, run_id, exit_code, verdict);
         });
     if (!failure || !failure->empty())
       complain("error: " + failure.value_or("the report can't be written: " + std::string(kNoAnswer)) +
                "\nwhere: --report\ntry:   free some space there, or another file\n");
   }
 
+  void write_report_beside_logs() {
+    const auto failure = write_within_limit(output_.report(), report_json(run_id_, exit_code_, core_.verdict()));
+    if (!failure.empty()) complain("ddprun: the report was not written: " + failure + "\n");
+  }
+
   void write_log() {
-    const auto failure = log_.write_kept(output_.own_log(run_id_, base::host_name()));
+    const auto& round = core_.round();
+    const auto job = job_folder(run_id_, round.round.term == 0 ? started_ : round.job_started);
+    const auto failure = write_within_limit(output_.own_log(job, base::host_name()), log_.take_kept());
     if (!failure.empty()) complain("ddprun: its own log was not written: " + failure + "\n");
   }
 
@@ -180,6 +192,7 @@ class Agent {
 
   void perform(const NodeCore::Print& action) { print(action.line, action.is_limited); }
   void perform(const NodeCore::PrintText& action) { output_.say(action.text); }
+  void perform(const NodeCore::PrintLogFolder&) { output_.say_where(); }
 
   void perform(const NodeCore::PrintError& action) {
     const auto& error = action.error;
@@ -264,6 +277,7 @@ class Agent {
   const RoundId term_ = rendezvous::begin_term();
   const std::string run_id_ = run_id_of(config_, term_);
   const std::string node_key_ = base::random_key();
+  const std::uint64_t started_ = static_cast<std::uint64_t>(std::time(nullptr));  // Unix seconds
   NodeCore core_;
   ScratchDirectory scratch_;
   const std::shared_ptr<const ReportFile> report_file_;  // or null

@@ -47,10 +47,12 @@ void AgentLog::of_host(const base::LogEvent& event, const base::LogFields& where
   log_(line, base::LogFields(host_).add(where));
 }
 
-std::string AgentLog::write_kept(std::function<base::UniqueFd()> open) {
+std::string AgentLog::take_kept() { return log_.take_kept(); }
+
+std::string write_within_limit(std::function<base::UniqueFd()> open, std::string text) {
   if (!open) return {};
-  const auto failure = base::run_with_limit(
-      kDiskLimit, [open = std::move(open), text = log_.take_kept()] { return append(open, text); });
+  const auto failure =
+      base::run_with_limit(kDiskLimit, [open = std::move(open), text = std::move(text)] { return append(open, text); });
   return failure.value_or(kNoAnswer);
 }
 

@@ -29,13 +29,15 @@ class AgentLog {
   // Logs an event of the membership that this process serves.
   void of_host(const base::LogEvent& event, const base::LogFields& where);
 
-  // Adds the kept lines to the file that `open` returns, and waits at most 2 s for its disk. Returns why not all lines
-  // were written; empty if they were, or if `open` is null.
-  std::string write_kept(std::function<base::UniqueFd()> open);
+  std::string take_kept();  // the newest lines of all levels
 
  private:
   base::EventLog log_;
   base::LogFields here_, host_;
 };
+
+// Adds the text to the file that `open` returns, and waits at most 2 s for its disk. Returns why not all of it was
+// written; empty if it was, or if `open` is null.
+std::string write_within_limit(std::function<base::UniqueFd()> open, std::string text);
 
 }  // namespace ddp::launcher

@@ -20,6 +20,7 @@ rendezvous::Hello hello_of(const LaunchConfig& config, const NodeIdentity& node,
   hello.workers = config.workers;
   hello.role = config.role;
   hello.local_address = endpoint.local_address;
+  hello.started = node.started;
   hello.highest_round = std::min(highest_round, rendezvous::kRoundWithLogsMax);
   hello.restarts_max = config.restarts_max;
   hello.restart_window = config.restart_window;

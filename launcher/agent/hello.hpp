@@ -1,6 +1,7 @@
 // What this node says of itself when it joins its job.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "launcher/command_line/launch_config.hpp"
@@ -11,6 +12,7 @@ namespace ddp::launcher {
 struct NodeIdentity {
   std::string run_id;
   std::string node_key;
+  std::uint64_t started = 0;  // Unix seconds
 };
 
 // highest_round: of which this host has log files; -1: none. Asks the kernel for this host's name and addresses.

@@ -9,6 +9,7 @@
 #include "launcher/agent/assignment.hpp"
 #include "launcher/command_line/usage_error.hpp"
 #include "launcher/environment/worker_environment.hpp"
+#include "launcher/output/log_tree.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -87,8 +88,8 @@ void LocalWorkers::open_output(const std::vector<int>& kept, Output::Opened open
   const auto& round = parts_.core.round();
   // Who reads the terminal in the background is stopped.
   const bool may_read = !has_terminal_ || ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
-  parts_.output.begin_round({parts_.run_id, round.round.number, round.rank_first, parts_.config.workers,
-                             round.world_size, parts_.config.role, may_read},
+  parts_.output.begin_round({job_folder(parts_.run_id, round.job_started), round.round.number, round.rank_first,
+                             parts_.config.workers, round.world_size, parts_.config.role, may_read},
                             kept, std::move(opened));
 }
 

@@ -1,6 +1,9 @@
 #include "launcher/agent/own_process.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,13 +13,41 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/host_name.hpp"
 #include "base/with_limit.hpp"
 #include "launcher/command_line/usage_error.hpp"
+#include "launcher/output/log_tree.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 constexpr std::chrono::seconds kRemovalLimit{2};  // nobody needs what is left
+
+bool is_at(int folder, const std::string& path) {
+  struct stat open {
+  }, there{};
+  return ::fstat(folder, &open) == 0 && ::lstat(path.c_str(), &there) == 0 && open.st_dev == there.st_dev &&
+         open.st_ino == there.st_ino;
+}
+
+// Empty where somebody else has the lock, or where the file system has no locks.
+base::UniqueFd locked(const std::string& folder) {
+  base::UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) fd.reset();
+  return fd;
+}
+
+void remove_left_folders(const std::string& parent, const std::string& start) {
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator entry(parent, ignored), end; entry != end;) {
+    const auto path = entry->path();
+    entry.increment(ignored);
+    struct stat info {};
+    if (path.filename().string().compare(0, start.size(), start) != 0) continue;
+    if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) continue;
+    if (const auto lock = locked(path)) std::filesystem::remove_all(path, ignored);
+  }
+}
 
 }  // namespace
 
@@ -67,11 +98,17 @@ rlimit raise_descriptor_limit() {
 }
 
 ScratchDirectory::ScratchDirectory() {
-  const char* parent = std::getenv("TMPDIR");
-  path_ = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/ddprun_XXXXXX";
-  if (::mkdtemp(path_.data()) == nullptr)
-    throw UsageError("the folder " + path_ + " can't be made: " + std::strerror(errno), "environment variable TMPDIR",
-                     "`TMPDIR=/tmp`, or any folder that you can write to");
+  const char* variable = std::getenv("TMPDIR");
+  const std::string parent = variable != nullptr && *variable != '\0' ? variable : "/tmp";
+  const auto start = "ddprun_scratch_" + folder_name_of(base::host_name()) + "_";
+  remove_left_folders(parent, start);
+  do {
+    path_ = parent + "/" + start + "XXXXXX";
+    if (::mkdtemp(path_.data()) == nullptr)
+      throw UsageError("the folder " + path_ + " can't be made: " + std::strerror(errno), "environment variable TMPDIR",
+                       "`TMPDIR=/tmp`, or any folder that you can write to");
+    lock_ = locked(path_);
+  } while (lock_ && !is_at(lock_.get(), path_));  // another ddprun took it for one that was left
 }
 
 ScratchDirectory::~ScratchDirectory() {

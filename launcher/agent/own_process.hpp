@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.hpp"
+
 namespace ddp::launcher {
 
 // Those that stop the job and those that are passed on, beside SIGTSTP, SIGCONT, SIGWINCH and SIGCHLD; less what was
@@ -36,6 +38,9 @@ void suspend_this_process();
 rlimit raise_descriptor_limit();
 
 // A folder of this run for files that workers leave for the agent; gone with the run. Throws UsageError.
+//
+// A ddprun that is killed leaves its folder, and the next one of the same user and host removes that. It knows by a
+// lock on the folder (flock), which the kernel releases once ddprun and its guardian have ended.
 class ScratchDirectory {
  public:
   ScratchDirectory();
@@ -45,6 +50,7 @@ class ScratchDirectory {
 
  private:
   std::string path_;
+  base::UniqueFd lock_;
 };
 
 }  // namespace ddp::launcher

@@ -3,11 +3,14 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 #include <utility>
 
 #include "launcher/output/line_tail.hpp"
+#include "launcher/output/log_tree.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -20,6 +23,12 @@ Reasons reasons_in(const ReasonFiles::Paths& paths) {
   for (const auto& path : paths.error_files) out.messages.push_back(read_error_file(path));
   for (const auto& path : paths.stderr_files)
     out.stderr_tails.push_back(path.empty() ? std::vector<std::string>() : tail_of_file(path));
+  // The worker wrote to the file itself, so nobody else has seen whether the disk took it.
+  for (const auto& path : paths.stderr_files) {
+    if (path.empty() || !out.stderr_lost.empty()) continue;
+    const int error = try_writing(std::filesystem::path(path).parent_path().string());
+    if (error != 0) out.stderr_lost = std::strerror(error);
+  }
   return out;
 }
 

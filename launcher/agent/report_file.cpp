@@ -14,6 +14,7 @@
 
 #include "base/write_all.hpp"
 #include "launcher/command_line/usage_error.hpp"
+#include "launcher/node/run_summary.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -25,9 +26,24 @@ Json seconds(const std::optional<milliseconds>& duration) {
   return duration ? Json(static_cast<double>(duration->count()) / 1000) : Json();
 }
 
-Json json_of(const rendezvous::RoundTimes& round) {
+// The worker that ended the job, and where its words are.
+Json json_of(const rendezvous::FailureReport& cause) {
+  using Kind = rendezvous::Ending::Kind;
+  const auto kind = cause.ending.kind;
+  return {{"rank", cause.rank},
+          {"host", cause.host},
+          {"pid", cause.pid == 0 ? Json() : Json(cause.pid)},
+          {"exit_code", kind == Kind::exited ? Json(cause.ending.value) : Json()},
+          {"signal", kind == Kind::killed ? Json(rendezvous::signal_name(cause.ending.value)) : Json()},
+          {"message", cause.says_why() ? Json(cause.message) : Json()},
+          {"stderr_file", cause.stderr_file.empty() ? Json() : Json(cause.stderr_file)},
+          {"stderr_tail", cause.stderr_tail}};
+}
+
+Json json_of(const rendezvous::RoundTimes& round, const std::string& end) {
   return {{"round", round.round},
-          {"why", round.why},
+          {"why", end},
+          {"cause", nullptr},
           {"nodes", round.nodes},
           {"world_size", round.world_size},
           {"detect_seconds", seconds(round.detect)},
@@ -35,20 +51,24 @@ Json json_of(const rendezvous::RoundTimes& round) {
           {"rendezvous_seconds", seconds(round.rendezvous)},
           {"start_seconds", seconds(round.start)},
           {"first_step_seconds", seconds(round.first_step)},
-          {"worked_seconds", seconds(round.worked)}};
+          {"worked_seconds", seconds(round.worked)},
+          {"lost_seconds", seconds(round.lost)}};
 }
 
 }  // namespace
 
-std::string report_json(const std::string& run_id, int exit_code, const std::optional<rendezvous::RunReport>& report) {
+std::string report_json(const std::string& run_id, int exit_code, const std::optional<rendezvous::FinishJob>& verdict) {
   Json out{{"run_id", run_id},   {"exit_code", exit_code},  {"total_seconds", nullptr}, {"worked_seconds", nullptr},
            {"goodput", nullptr}, {"rounds_count", nullptr}, {"rounds", Json::array()}};
-  if (report) {
+  if (verdict && verdict->report) {
+    const auto& report = verdict->report;
     out["total_seconds"] = seconds(report->total);
     out["worked_seconds"] = seconds(report->worked);
-    out["goodput"] = std::round(report->goodput() * 10'000) / 10'000;
+    if (const auto goodput = report->goodput()) out["goodput"] = std::round(*goodput * 10'000) / 10'000;
     out["rounds_count"] = report->rounds_count;
-    for (const auto& round : report->rounds) out["rounds"].push_back(json_of(round));
+    const auto ends = round_ends(*report, *verdict);
+    for (std::size_t i = 0; i < ends.size(); ++i) out["rounds"].push_back(json_of(report->rounds[i], ends[i]));
+    if (verdict->cause && !ends.empty()) out["rounds"].back()["cause"] = json_of(*verdict->cause);
   }
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
 }
@@ -72,10 +92,10 @@ void ReportFile::write(const std::string& text) const {
 }
 
 std::string write_report(const ReportFile& file, const std::string& run_id, int exit_code,
-                         const std::optional<rendezvous::RunReport>& report) {
-  if (!report && !file.is_empty()) return {};
+                         const std::optional<rendezvous::FinishJob>& verdict) {
+  if (!(verdict && verdict->report) && !file.is_empty()) return {};
   try {
-    file.write(report_json(run_id, exit_code, report));
+    file.write(report_json(run_id, exit_code, verdict));
     return {};
   } catch (const std::exception& error) {
     return error.what();

@@ -5,12 +5,13 @@
 #include <string>
 
 #include "base/unique_file.hpp"
-#include "rendezvous/membership/run_report.hpp"
+#include "rendezvous/membership/messages.hpp"
 
 namespace ddp::launcher {
 
-// Pure. Without a report, because membership was lost before it had told one, its values are null. Ends in a newline.
-std::string report_json(const std::string& run_id, int exit_code, const std::optional<rendezvous::RunReport>& report);
+// Pure. Without a report in the verdict, or without one, because membership was lost before, its values are null. Ends
+// in a newline.
+std::string report_json(const std::string& run_id, int exit_code, const std::optional<rendezvous::FinishJob>& verdict);
 
 // Opened, and emptied, when the job starts: whoever asks for a report at a wrong path hears of it before the training.
 class ReportFile {
@@ -28,6 +29,6 @@ class ReportFile {
 // Writes a report_json(). Without a report it leaves what is there: another node may have the same file. Returns why
 // the report cannot be written; empty if it was. May wait for the disk.
 std::string write_report(const ReportFile& file, const std::string& run_id, int exit_code,
-                         const std::optional<rendezvous::RunReport>& report);
+                         const std::optional<rendezvous::FinishJob>& verdict);
 
 }  // namespace ddp::launcher

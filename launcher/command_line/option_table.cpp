@@ -49,7 +49,8 @@ const std::vector<Option>& option_table() {
       {"start-method", 0, "spawn|fork|forkserver", Group::workers, kTorchruns,
        "no effect: every worker is a new program"},
 
-      {"log-dir", 0, "DIR", Group::logs, kTorchruns, "where log files go: DIR/<id>/round_<n>/rank_<r>/"},
+      {"log-dir", 0, "DIR", Group::logs, kTorchruns,
+       "where log files go: DIR/<start>_<id>/round_<n>/rank_<r>/, DIR/latest"},
       {"redirects", 'r', "MASK", Group::logs, kTorchruns,
        "write streams to files: 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,4-7:1. Default: 0"},
       {"tee", 't', "MASK", Group::logs, kTorchruns, "write streams to files and show them. Default: 0"},

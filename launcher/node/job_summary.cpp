@@ -92,6 +92,9 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
            restarts;
   if (ending.kind == Ending::Kind::left)
     return "read its message above: no rank had failed; a network that loses connections looks so" + restarts;
+  if (failure.stderr_tail.empty() && !failure.stderr_lost.empty())
+    return "free some space on the disk of its log, which took nothing of what it wrote to stderr, and run again" +
+           restarts;
   if (failure.stderr_tail.empty())
     return "it wrote nothing to stderr: run `" + program + "` without ddprun, or look at its own logs" + restarts;
   if (ending.value == 2) return "exit code 2 mostly means wrong use: its stderr says what to change";
@@ -111,8 +114,8 @@ std::string fate_of_others(const rendezvous::FinishJob& verdict) {
 
 // Its texts are those of a worker, perhaps on another node.
 FailureReport with_printable_texts(FailureReport failure) {
-  for (auto* text : {&failure.host, &failure.program, &failure.message, &failure.stderr_file, &failure.gpu_faults,
-                     &failure.killed_for})
+  for (auto* text : {&failure.host, &failure.program, &failure.message, &failure.stderr_file, &failure.stderr_lost,
+                     &failure.gpu_faults, &failure.killed_for})
     *text = printable(*text);
   for (auto& line : failure.stderr_tail) line = printable(line);
   return failure;
@@ -131,7 +134,10 @@ std::string failure_summary(const FailureReport& failure, const rendezvous::Fini
     text += "its stderr ended with:\n";
     for (const auto& line : failure.stderr_tail) text += "  | " + line + '\n';
   }
-  if (!failure.stderr_file.empty()) text += "all of its stderr: " + failure.stderr_file + " on " + failure.host + '\n';
+  if (!failure.stderr_file.empty())
+    text += (failure.stderr_lost.empty() ? "all of its stderr: " : "its stderr, as far as the disk took it: ") +
+            failure.stderr_file + " on " + failure.host +
+            (failure.stderr_lost.empty() ? "" : " (" + failure.stderr_lost + ")") + '\n';
   for (const auto& later : verdict.consequences)
     text += "after it:  " + printable(describe_failure(later)) +
             (later.says_why() ? " (" + printable(later.message) + ")" : "") + ", host " + printable(later.host) + '\n';

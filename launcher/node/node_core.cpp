@@ -8,6 +8,7 @@
 #include "base/printable.hpp"
 #include "launcher/node/job_summary.hpp"
 #include "launcher/node/node_words.hpp"
+#include "launcher/node/run_summary.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/membership/round_end.hpp"
 
@@ -266,7 +267,7 @@ void NodeCore::hear(int local_rank, const worker_link::LinkLeft& message) {
 }
 
 void NodeCore::hear(int local_rank, const worker_link::LinkProgress& message) {
-  if (is_of_round(message.round) && progress_.note(message, local_rank, group_.workers()))
+  if (is_of_round(message.round) && progress_.note(message, local_rank, group_.workers(), facts_.job_time))
     send(rendezvous::FirstStep{message.round});
 }
 
@@ -368,19 +369,20 @@ void NodeCore::hear(const rendezvous::StopRound& message) {
 }
 
 void NodeCore::hear(const rendezvous::FinishJob& message) {
+  verdict_ = message;
+  if (tells_of_job() && message.report && message.report->rounds_count > 1)
+    last_words_.emplace_back(PrintText{"ddprun: " + run_summary(*message.report, message)});
+  if (tells_of_job()) last_words_.emplace_back(PrintLogFolder{});
   const bool is_error = message.cause || message.try_this;
   const bool is_known = stop_announced_ && !is_error;
   if ((message.cause || message.what) && (!is_known || message.exit_code == rendezvous::kStoppedAtStep))
-    out_.emplace_back(PrintText{(is_error ? "" : "ddprun: ") + job_summary(message)});
+    last_words_.emplace_back(PrintText{(is_error ? "" : "ddprun: ") + job_summary(message)});
   if (message.cause) {
     const FailureReport& cause = *message.cause;
     const bool is_own = start_.round.term != 0 && is_of_round(cause.round) && cause.local_rank < options_.workers &&
                         cause.rank == start_.rank_first + cause.local_rank;
     out_.emplace_back(TellCaller{cause, is_own});
   }
-  report_ = message.report;
-  if (report_ && report_->rounds_count > 1 && start_.round.term != 0 && start_.group_rank == 0)
-    out_.emplace_back(PrintText{"ddprun: " + describe(*report_)});
   out_.emplace_back(SetFarewell{false});  // nobody waits for it
   end_with(outcome::Told{message.exit_code});
 }
@@ -399,8 +401,9 @@ void NodeCore::take(const MembershipLost& event) {
   out_.emplace_back(SetFarewell{false});
   if (stop_signal_ != 0 && group_.is_idle())
     return end_with(outcome::StoppedBySignal{stop_signal_});  // nobody is left to tell more
-  out_.emplace_back(PrintError{event.why});
+  last_words_.emplace_back(PrintError{event.why});
   if (group_.is_idle()) return end_with(outcome::NotTogether{});
+  print(round_stopped_text(event.why.what, options_.workers));
   step_workers({StopWorkers{SIGTERM}});
 }
 
@@ -415,6 +418,7 @@ void NodeCore::end_with(const rendezvous::Outcome& outcome) {
 
 void NodeCore::finish(const rendezvous::Outcome& outcome) {
   if (std::exchange(finished_, true)) return;
+  for (auto& words : std::exchange(last_words_, {})) out_.push_back(std::move(words));
   out_.emplace_back(Finish{outcome, rendezvous::exit_code_of(outcome) != 0});
 }
 

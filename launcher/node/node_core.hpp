@@ -140,6 +140,7 @@ class NodeCore {
   struct PrintError {
     rendezvous::LinkLost error;
   };
+  struct PrintLogFolder {};  // where the job's log files are, if there are any
 
   // Actions: messages.
   struct Send {  // to membership
@@ -205,10 +206,10 @@ class NodeCore {
   };
   struct Quit {};  // end at once
 
-  using Action = std::variant<Print, PrintText, PrintError, Send, SendRoundEnded, SendToWorker, SendToWorkers,
-                              OpenOutput, Spawn, Rethrow, Seat, SignalWorker, KillWorker, SignalTree, KillOrphans,
-                              KillTree, ForwardSignal, SuspendProcess, ForgetTree, ReadReasons, BeginStore, CloseOutput,
-                              SetFarewell, TellCaller, Finish, Quit>;
+  using Action = std::variant<Print, PrintText, PrintError, PrintLogFolder, Send, SendRoundEnded, SendToWorker,
+                              SendToWorkers, OpenOutput, Spawn, Rethrow, Seat, SignalWorker, KillWorker, SignalTree,
+                              KillOrphans, KillTree, ForwardSignal, SuspendProcess, ForgetTree, ReadReasons, BeginStore,
+                              CloseOutput, SetFarewell, TellCaller, Finish, Quit>;
   using Actions = std::vector<Action>;
 
   explicit NodeCore(NodeOptions options);
@@ -223,7 +224,8 @@ class NodeCore {
 
   const rendezvous::StartRound& round() const { return start_; }       // the current one, or the last
   const std::string& store_address() const { return store_address_; }  // of that round, for this node's workers
-  const std::optional<rendezvous::RunReport>& report() const { return report_; }
+  const std::optional<rendezvous::FinishJob>& verdict() const { return verdict_; }
+  bool tells_of_job() const { return start_.round.term != 0 && start_.group_rank == 0; }  // for all nodes
   bool is_finished() const { return finished_; }
   bool has_spawned() const { return has_spawned_; }  // a worker was started, in whatever round
 
@@ -316,7 +318,8 @@ class NodeCore {
   std::set<base::Address> store_users_;  // as far as they have been told
   rendezvous::StartRound start_;
   std::string store_address_;
-  std::optional<rendezvous::RunReport> report_;
+  std::optional<rendezvous::FinishJob> verdict_;
+  Actions last_words_;                    // printed at the end, after all that workers print
   std::vector<int> to_spawn_;             // once their output is open, and no process of those before them is left
   std::optional<TimePoint> spawn_until_;  // once it is open: for so long those may take to go
   std::optional<TimePoint> output_is_late_at_;

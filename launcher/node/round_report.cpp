@@ -32,6 +32,7 @@ std::optional<rendezvous::RoundEnded> RoundReport::complete(std::uint64_t number
   if (failures.empty()) return give_up();
   const auto first = rendezvous::first_cause(failures);
   if (first < reasons.stderr_tails.size()) failures[first].stderr_tail = reasons.stderr_tails[first];
+  failures[first].stderr_lost = reasons.stderr_lost;
   const auto at = failures.begin() + static_cast<std::ptrdiff_t>(first);
   std::rotate(failures.begin(), at, at + 1);
   return give_up();

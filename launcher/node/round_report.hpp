@@ -24,6 +24,7 @@ namespace ddp::launcher {
 struct Reasons {
   std::vector<std::string> messages{};  // of their error files, in the order of the failures; empty: none
   std::vector<std::vector<std::string>> stderr_tails{};  // likewise, where a log file holds their stderr
+  std::string stderr_lost{};                             // why such a file can't be written now; empty: it can
 };
 
 constexpr std::chrono::milliseconds kReasonsLimit{2'000};  // files are read in less than a millisecond

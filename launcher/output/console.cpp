@@ -268,7 +268,8 @@ std::optional<winsize> Console::terminal_size() const {
 
 void Console::resized() {
   const auto size = terminal_size();
-  for (const auto& target : {stdout_, stderr_}) target->merger().set_columns(size ? size->ws_col : 0);
+  for (const auto& target : {stdout_, stderr_})
+    target->merger().set_size(size ? size->ws_col : 0, size ? size->ws_row : 0);
 }
 
 void Console::when_drained(std::function<void()> done) {

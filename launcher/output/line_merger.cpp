@@ -23,6 +23,36 @@ std::size_t columns_of(std::string_view line) {
   return columns;
 }
 
+// Cut where it would wrap, without its colours then.
+std::string fitted(std::string text, std::size_t columns) {
+  if (columns == 0 || columns_of(text) <= columns) return text;
+  std::string out;
+  std::size_t used = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text.compare(at, 2, "\x1b[") == 0) {
+      at = std::min(text.size(), text.find_first_not_of("0123456789;?", at + 2));
+      continue;
+    }
+    if ((text[at] & 0xc0) != 0x80 && ++used > columns) break;
+    out += text[at];
+  }
+  return out;
+}
+
+// The cursor, by rows: 'A' up, 'B' down.
+std::string move(std::size_t rows, char direction) {
+  return rows == 0 ? "" : "\x1b[" + std::to_string(rows) + direction;
+}
+
+// Leaves the first of some rows, one of which the cursor is in. Row by row: tmux keeps what is wiped at once in its
+// history.
+std::string wiped(std::size_t rows, std::size_t cursor) {
+  auto out = move(rows - 1 - cursor, 'B');
+  out += kWipeLine;
+  for (std::size_t i = 1; i < rows; ++i) out += "\x1b[1A\x1b[K";
+  return out;
+}
+
 }  // namespace
 
 std::string LineMerger::prefix_of(Source source) const {
@@ -33,35 +63,29 @@ std::string LineMerger::feed(Source source, std::string_view bytes) {
   std::string out;
   if (bytes.empty()) return out;
   if (source.rank != kAgentSource) ranks_.insert(source.rank);
-  if (options_.terminal)
-    feed_terminal(source, bytes, out);
-  else
-    feed_whole_lines(source, bytes, out);
-  if (out.empty() || options_.terminal) return out;
+  if (options_.terminal) return feed_terminal(source, bytes);
+  feed_whole_lines(source, bytes, out);
+  if (out.empty()) return out;
   if (mid_line_ && source.rank == kAgentSource) out.insert(0, "\n");  // ddprun's own lines begin at a line's beginning
   mid_line_ = out.back() != '\n';
   return out;
 }
 
 std::string LineMerger::end(Source source) {
+  if (options_.terminal) return end_on_terminal(source);
   std::string out;
   const auto found = unfinished_.find(source);
   if (found == unfinished_.end()) return out;
   if (!found->second.empty()) {
-    if (options_.terminal) {
-      feed_terminal(source, "\n", out);  // the shell's prompt belongs on a line of its own
-    } else {
-      pass_on(source, found->second, out);
-      in_pieces_.erase(source);
-      if (ranks_.size() > 1 && out.back() != '\r') out += '\n';
-      mid_line_ = out.back() != '\n';
-    }
+    pass_on(source, found->second, out);
+    in_pieces_.erase(source);
+    if (ranks_.size() > 1 && out.back() != '\r') out += '\n';
+    mid_line_ = out.back() != '\n';
   } else if (in_pieces_.erase(source) != 0 && mid_line_ && ranks_.size() > 1) {
     out += '\n';
     mid_line_ = false;
   }
   unfinished_.erase(source);
-  if (shown_ && *shown_ == source) shown_.reset();
   return out;
 }
 
@@ -105,51 +129,128 @@ void LineMerger::pass_on(Source source, std::string_view bytes, std::string& out
   if (!begins) in_pieces_.insert(source);
 }
 
-// Puts text of the line that the cursor is in, with the prefix wherever a line or a redrawing begins.
-void LineMerger::draw(Source source, std::string_view text, std::string& out) {
-  auto& line = unfinished_[source];
-  const auto prefix = prefix_of(source);
-  while (!text.empty()) {
-    const auto length = std::min(text.find('\r'), text.size());
-    if (length > 0 && text[0] != '\n') {
-      if (!line.empty() && line.back() == '\r') line.clear();  // what stands there is drawn over
-      if (line.empty()) out += prefix;
+std::string LineMerger::feed_terminal(Source source, std::string_view bytes) {
+  auto& rows = rows_[source];
+  std::string raw;
+  if (is_free() || raw_of_ == source) {
+    static_cast<void>(rows.feed(bytes, prefix_of(source), raw));
+    if (rows.height() == 0 && rows.cursor() == 0) {
+      raw_of_.reset();
+      show_rest(raw);
+    } else {
+      raw_of_ = source;
     }
-    line += text.substr(0, length);
-    if (length < text.size() && !line.empty() && line.back() != '\r') line += '\r';
-    out += text.substr(0, length + 1);
-    text.remove_prefix(std::min(length + 1, text.size()));
+    return raw;
   }
-  if (line.size() > kLineBytesMax) line.erase(0, line.size() - kLineBytesMax / 2);
+  return print_above(source, rows.feed(bytes, prefix_of(source), raw));
 }
 
-void LineMerger::feed_terminal(Source source, std::string_view bytes, std::string& out) {
-  while (!bytes.empty()) {
-    const auto newline = bytes.find('\n');
-    const bool complete = newline != std::string_view::npos;
-    const auto text = bytes.substr(0, complete ? newline + 1 : bytes.size());
-    bytes.remove_prefix(text.size());
+std::string LineMerger::end_on_terminal(Source source) {
+  const auto found = rows_.find(source);
+  if (found == rows_.end()) return {};
+  const auto cursor = found->second.cursor(), height = found->second.height();
+  const auto lines = found->second.end();
+  rows_.erase(found);
+  if (raw_of_ != source) return print_above(source, lines);
+  raw_of_.reset();
+  std::string out;
+  if (height > cursor) out += move(height - 1 - cursor, 'B') + '\n';  // the shell's prompt belongs on a line of its own
+  show_rest(out);
+  return out;
+}
 
-    const bool in_the_way = shown_ && !(*shown_ == source);
-    if (in_the_way && !complete) {  // kept back until the other line ends or this one does
-      auto& line = unfinished_[source];
-      line += text;
-      if (const auto carriage = line.rfind('\r'); carriage != std::string::npos && carriage + 1 < line.size())
-        line.erase(0, carriage + 1);
-      if (line.size() > kLineBytesMax) line.erase(0, line.size() - kLineBytesMax / 2);
-      continue;
-    }
-    const auto standing = in_the_way ? prefix_of(*shown_) + unfinished_[*shown_] : std::string();
-    if (in_the_way) out += columns_ > 0 && columns_of(standing) > columns_ ? "\n" : kWipeLine;
-    if (!shown_ || in_the_way) {  // what was kept back of this source comes first
-      const auto kept_back = std::exchange(unfinished_[source], {});
-      draw(source, kept_back, out);
-    }
-    draw(source, text, out);
-    if (complete) unfinished_[source].clear();
-    out += standing;
-    if (!in_the_way) shown_ = unfinished_[source].empty() ? std::nullopt : std::optional(source);
+// Prints whole lines where something of others stands, and shows what of this source has changed.
+std::string LineMerger::print_above(Source source, const std::vector<std::string>& lines) {
+  std::string out;
+  const bool stands_partial = raw_of_ && !rows_.at(*raw_of_).partial().empty();
+  if (stands_partial && lines.empty())
+    return out;  // it may be a prompt, with an answer behind it that is not known here
+  if (stands_partial) {
+    out += '\n';  // it is printed, and stays
+    rows_.at(*std::exchange(raw_of_, std::nullopt)).forget_partial();
+  } else if (lines.empty() && !raw_of_) {
+    return redraw_changed();
+  } else if (lines.empty() && (rows_.count(source) == 0 || rows_.at(source).bars().empty())) {
+    return out;
+  } else {
+    wipe(out);
   }
+  for (const auto& line : lines) out += (line.empty() ? "" : prefix_of(source) + line) + '\n';
+  show_rest(out);
+  return out;
+}
+
+void LineMerger::wipe(std::string& out) {
+  if (const auto of = std::exchange(raw_of_, std::nullopt)) {
+    const auto& rows = rows_.at(*of);
+    const auto& row = rows.rows().front();
+    if (rows.rows().size() > 1)
+      out += wiped(rows.rows().size(), rows.cursor());
+    else
+      out += columns_ > 0 && columns_of(prefix_of(*of) + row.text) > columns_ ? "\n" : kWipeLine;
+  } else if (!shown_.empty()) {
+    out += wiped(shown_.size(), shown_.size() - 1);
+  }
+  shown_.clear();
+}
+
+std::vector<std::string> LineMerger::all_bars() const {
+  std::vector<std::string> out;
+  for (const auto& [source, rows] : rows_)
+    for (const auto* bar : rows.bars()) {
+      if (terminal_rows_ > 1 && out.size() == terminal_rows_ - 1) return out;
+      out.push_back(fitted(prefix_of(source) + bar->text, columns_));
+    }
+  return out;
+}
+
+// Below the last line: all bars or, where there is none, an unfinished line. Requires that nothing is shown.
+void LineMerger::show_rest(std::string& out) {
+  const WorkerRows::Row* only = nullptr;
+  std::optional<Source> only_of;
+  std::size_t count = 0;
+  for (const auto& [source, rows] : rows_)
+    for (const auto* bar : rows.bars()) {
+      ++count;
+      only = bar;
+      only_of = source;
+    }
+  if (count == 1 && rows_.at(*only_of).rows().size() == 1) {
+    out += prefix_of(*only_of) + only->text + (only->is_over ? "\r" : "");
+    raw_of_ = only_of;
+    return;
+  }
+  if (count > 0) {
+    shown_ = all_bars();
+    for (const auto& row : shown_) out += (&row == shown_.data() ? "" : "\n") + row;
+    return;
+  }
+  for (const auto& [source, rows] : rows_)
+    if (!rows.partial().empty()) {
+      out += prefix_of(source);
+      out += rows.partial();
+      raw_of_ = source;
+      return;
+    }
+}
+
+std::string LineMerger::redraw_changed() {
+  std::string out;
+  auto bars = all_bars();
+  if (bars.size() != shown_.size() || bars.size() < 2) {
+    wipe(out);
+    show_rest(out);
+    return out;
+  }
+  for (std::size_t i = 0; i < bars.size(); ++i) {
+    if (bars[i] == shown_[i]) continue;
+    const auto up = bars.size() - 1 - i;
+    out += move(up, 'A');
+    out += kWipeLine;
+    out += bars[i] + move(up, 'B');
+  }
+  shown_ = std::move(bars);
+  return out;
 }
 
 }  // namespace ddp::launcher

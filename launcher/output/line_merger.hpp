@@ -3,10 +3,14 @@
 // Pure: bytes in, bytes out.
 //
 // To a file or pipe go whole lines only (up to 64 KiB; what is longer is passed on in pieces); a carriage return ends a
-// line too and stays where it is, so a progress bar arrives as the worker drew it. To a terminal an unfinished line of
-// one worker (a progress bar, a prompt) shows at once; when another worker completes a line, the unfinished one is
-// wiped, the line printed, and the unfinished one drawn again below. A prefix stands wherever a line or a redrawing
-// begins.
+// line too and stays where it is, so a progress bar arrives as the worker drew it. A prefix stands wherever a line or a
+// redrawing begins.
+//
+// To a terminal goes what one worker writes as it is, as long as nothing of another one stands there. Progress bars of
+// several workers stand below each other, in the order of ranks, under all lines: whatever rows the workers move to, a
+// bar has one row. When a line comes, bars are wiped, the line is printed, and they are drawn again. An unfinished line
+// that is no bar may be a prompt: it is printed once. While it is the last one, bars of others wait; a line of another
+// worker comes below it.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +21,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include "launcher/output/worker_rows.hpp"
 
 namespace ddp::launcher {
 
@@ -50,23 +57,34 @@ class LineMerger {
   // The source has ended: returns its unfinished line, if any.
   std::string end(Source source);
 
-  // The width of the terminal in characters; 0 if unknown.
-  void set_columns(std::size_t columns) { columns_ = columns; }
+  // Of the terminal, in characters; 0 if unknown.
+  void set_size(std::size_t columns, std::size_t rows) {
+    columns_ = columns;
+    terminal_rows_ = rows;
+  }
 
  private:
   void feed_whole_lines(Source source, std::string_view bytes, std::string& out);
   void pass_on(Source source, std::string_view bytes, std::string& out);
-  void feed_terminal(Source source, std::string_view bytes, std::string& out);
-  void draw(Source source, std::string_view text, std::string& out);
+  std::string feed_terminal(Source source, std::string_view bytes);
+  std::string end_on_terminal(Source source);
+  std::string print_above(Source source, const std::vector<std::string>& lines);
+  bool is_free() const { return !raw_of_ && shown_.empty(); }  // the cursor is at the beginning of an empty row
+  void wipe(std::string& out);
+  std::vector<std::string> all_bars() const;
+  void show_rest(std::string& out);
+  std::string redraw_changed();
   std::string prefix_of(Source source) const;
 
   Options options_;
-  std::map<Source, std::string> unfinished_;  // per source: the line so far; on a terminal, its last drawing
+  std::map<Source, std::string> unfinished_;  // not on a terminal: the line so far
   std::set<Source> in_pieces_;                // not on a terminal: whose line has been passed on up to its middle
   std::set<int> ranks_;                       // that have printed
   bool mid_line_ = false;                     // not on a terminal: whether what was passed on last ended in no newline
-  std::optional<Source> shown_;               // whose unfinished line the terminal's cursor stands behind
-  std::size_t columns_ = 0;
+  std::map<Source, WorkerRows> rows_;         // on a terminal
+  std::optional<Source> raw_of_;              // whose rows the last ones of the terminal are, as it drew them
+  std::vector<std::string> shown_;            // else these rows are the last ones, the cursor in the last of them
+  std::size_t columns_ = 0, terminal_rows_ = 0;
 };
 
 }  // namespace ddp::launcher

@@ -10,9 +10,12 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 #include "launcher/command_line/option_table.hpp"
 
@@ -51,16 +54,8 @@ void check_no_link_of_others(const std::string& path) {
                    path, "`--log-dir=FOLDER` that others can't write to");
 }
 
-// A full disk often lets a file be made, and refuses its content.
 void check_writable(const std::string& directory) {
-  auto path = directory + "/.ddprun_XXXXXX";
-  const base::UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
-  if (!file) refuse("log files can't be written", directory, errno);
-  ::unlink(path.c_str());
-  const std::string some(4096, '\n');
-  const auto written = ::write(file.get(), some.data(), some.size());
-  if (written != static_cast<ssize_t>(some.size()))
-    refuse("log files can't be written", directory, written < 0 ? errno : ENOSPC);
+  if (const int error = try_writing(directory); error != 0) refuse("log files can't be written", directory, error);
 }
 
 // Somebody else may have made it, or a link with its name, to read or to stop what is written there.
@@ -69,6 +64,19 @@ bool is_ours_alone(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
          (info.st_mode & 0022) == 0;
 }
+
+// None where the folder is not there, or can't be read: it may be another user's.
+std::vector<std::string> names_in(const std::string& path) {
+  std::vector<std::string> out;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
+  if (!folder) return out;
+  while (const dirent* entry = ::readdir(folder.get())) out.emplace_back(entry->d_name);
+  return out;
+}
+
+constexpr std::size_t kTimeLength = std::string_view("2026-11-27T09-43-05").size();
+
+std::string dated(const std::string& time, const std::string& run_id) { return folder_name_of(time + "_" + run_id); }
 
 }  // namespace
 
@@ -96,46 +104,72 @@ LogTree LogTree::in_temporary_directory() {
   return LogTree(path, notice);
 }
 
-void LogTree::make_rank_directory(const std::string& run_id, std::uint32_t round, int rank) const {
-  for (const auto& path :
-       {run_directory(run_id), round_directory(run_id, round), rank_directory(run_id, round, rank)}) {
+void LogTree::make_rank_directory(const std::string& job, std::uint32_t round, int rank) const {
+  for (const auto& path : {job_directory(job), round_directory(job, round), rank_directory(job, round, rank)}) {
     check_no_link_of_others(path);
     make_directories(path, 0777);
   }
 }
 
-base::UniqueFd LogTree::open_own_log(const std::string& run_id, const std::string& host_name) const {
-  const auto directory = run_directory(run_id);
+void LogTree::remove_recordings(const std::string& job, std::uint32_t round) const {
+  const auto directory = round_directory(job, round);
+  for (const auto& name : names_in(directory))
+    if (name.compare(0, 15, "flight_recorder") == 0) ::unlink((directory + "/" + name).c_str());
+}
+
+base::UniqueFd LogTree::open_own_log(const std::string& job, const std::string& host_name) const {
+  const auto directory = job_directory(job);
   check_no_link_of_others(directory);
   make_directories(directory, 0777);
   return open_log_file(directory + "/ddprun_" + folder_name_of(host_name) + ".log");
 }
 
-std::string LogTree::run_directory(const std::string& run_id) const {
-  return directory_ + "/" + folder_name_of(run_id);
+base::UniqueFd LogTree::open_report(const std::string& job) const {
+  const auto path = job_directory(job) + "/report.json";
+  base::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!file) refuse("the report can't be written", path, errno);
+  return file;
 }
 
-std::string LogTree::round_directory(const std::string& run_id, std::uint32_t round) const {
-  return run_directory(run_id) + "/round_" + std::to_string(round);
+void LogTree::point_latest_at(const std::string& job) const {
+  const auto link = directory_ + "/latest";
+  std::error_code no_link;
+  const auto before = std::filesystem::read_symlink(link, no_link).string();
+  struct stat info {};
+  if (no_link ? ::lstat(link.c_str(), &info) == 0 : job.compare(0, kTimeLength, before, 0, kTimeLength) < 0) return;
+  if (job == before) return;
+  // By a rename, because others may look at it. Each node of the job does so, perhaps in one folder of a network.
+  auto name = directory_ + "/.latest_XXXXXX";
+  const base::UniqueFd reserved(::mkostemp(name.data(), O_CLOEXEC));
+  if (!reserved) return;
+  ::unlink(name.c_str());
+  if (::symlink(job.c_str(), name.c_str()) != 0) return;
+  if (::rename(name.c_str(), link.c_str()) != 0) ::unlink(name.c_str());
 }
 
-std::string LogTree::rank_directory(const std::string& run_id, std::uint32_t round, int rank) const {
-  return round_directory(run_id, round) + "/rank_" + std::to_string(rank);
+std::string LogTree::job_directory(const std::string& job) const { return directory_ + "/" + job; }
+
+std::string LogTree::round_directory(const std::string& job, std::uint32_t round) const {
+  return job_directory(job) + "/round_" + std::to_string(round);
+}
+
+std::string LogTree::rank_directory(const std::string& job, std::uint32_t round, int rank) const {
+  return round_directory(job, round) + "/rank_" + std::to_string(rank);
 }
 
 int LogTree::highest_round(const std::string& run_id) const {
-  constexpr std::string_view kStart = "round_";
   int highest = -1;
-  const auto path = run_directory(run_id);
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
-  if (!folder && errno != ENOENT) refuse("which rounds have logs already can't be read", path, errno);
-  if (!folder) return highest;
-  while (const dirent* entry = ::readdir(folder.get())) {
-    const std::string_view name = entry->d_name;
-    int number = 0;
-    if (name.substr(0, kStart.size()) != kStart) continue;
-    const auto [end, error] = std::from_chars(name.begin() + kStart.size(), name.end(), number);
-    if (error == std::errc() && end == name.end()) highest = std::max(highest, number);
+  for (const auto& name : names_in(directory_)) {
+    const bool has_time = name.size() > kTimeLength && name[kTimeLength] == '_';
+    if (name != job_folder(run_id, 0) && !(has_time && name == dated(name.substr(0, kTimeLength), run_id))) continue;
+    for (const auto& round : names_in(job_directory(name))) {
+      constexpr std::string_view kStart = "round_";
+      int number = 0;
+      if (round.compare(0, kStart.size(), kStart) != 0) continue;
+      const char* const end_of_name = round.data() + round.size();
+      const auto [end, error] = std::from_chars(round.data() + kStart.size(), end_of_name, number);
+      if (error == std::errc() && end == end_of_name) highest = std::max(highest, number);
+    }
   }
   return highest;
 }
@@ -151,12 +185,34 @@ base::UniqueFd open_log_file(const std::string& path) {
   return file;
 }
 
-std::string folder_name_of(const std::string& run_id) {
-  auto name = run_id.substr(0, kFolderNameBytesMax);
+// A full disk often lets a file be made, and refuses its content.
+int try_writing(const std::string& directory) {
+  auto path = directory + "/.ddprun_XXXXXX";
+  const base::UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
+  if (!file) return errno;
+  ::unlink(path.c_str());
+  const std::string some(4096, '\n');
+  const auto written = ::write(file.get(), some.data(), some.size());
+  if (written == static_cast<ssize_t>(some.size())) return 0;
+  return written < 0 ? errno : ENOSPC;
+}
+
+std::string folder_name_of(const std::string& text) {
+  auto name = text.substr(0, kFolderNameBytesMax);
   for (char& c : name)
     if (c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '_';
   if (name == "." || name == "..") std::fill(name.begin(), name.end(), '_');
   return name.empty() ? "_" : name;
+}
+
+std::string job_folder(const std::string& run_id, std::uint64_t job_started) {
+  if (job_started == 0) return folder_name_of(run_id);
+  const auto time = static_cast<std::time_t>(job_started);
+  std::tm utc{};
+  ::gmtime_r(&time, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H-%M-%S", &utc);
+  return dated(text, run_id);
 }
 
 }  // namespace ddp::launcher

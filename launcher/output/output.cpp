@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -14,6 +15,7 @@
 
 #include "base/file_thread.hpp"
 #include "base/host_name.hpp"
+#include "base/recorded_rounds.hpp"
 #include "base/unique_file.hpp"
 #include "launcher/command_line/usage_error.hpp"
 #include "launcher/output/console.hpp"
@@ -28,12 +30,23 @@ namespace ddp::launcher {
 namespace {
 
 constexpr const char* kNoFiles = "/dev/null";
+constexpr std::int64_t kOutdatedAtOnceMax = 64;
 constexpr std::chrono::seconds kFilesEndLimit{2};  // at the end of ddprun: what is left matters little
 
 bool is_in(const std::vector<RankRange>& ranges, int rank) {
   return ranges.empty() || std::any_of(ranges.begin(), ranges.end(), [&](const RankRange& range) {
            return range.first <= rank && rank <= range.last;
          });
+}
+
+// Whose flight recorder files are too old once this round begins. Numbers may leave out some.
+std::vector<std::uint32_t> outdated_by(const Output::Round& before, const Output::Round& round) {
+  std::vector<std::uint32_t> out;
+  const auto first = before.job == round.job ? std::int64_t{before.number} + 1 : std::int64_t{round.number};
+  for (auto number = std::max(first, std::int64_t{round.number} - kOutdatedAtOnceMax); number <= round.number; ++number)
+    if (number >= base::kRecordedRoundsMax)
+      out.push_back(static_cast<std::uint32_t>(number - base::kRecordedRoundsMax));
+  return out;
 }
 
 base::UniqueFd open_nothing(int flags) {
@@ -45,20 +58,27 @@ base::UniqueFd open_nothing(int flags) {
 // The folders and files of a round on their way. run() is the disk thread's, `is_wanted` is the loop's.
 struct Opening {
   std::optional<LogTree> tree;  // empty: there are none
-  std::string run_id;
+  std::string job;
   std::uint32_t round = 0;
   std::vector<int> ranks{};                         // global ones; each gets a folder
+  std::vector<std::uint32_t> old_rounds{};          // whose flight recorder files are removed
   std::map<std::string, base::UniqueFile> files{};  // by their paths
   std::exception_ptr error{};
   bool is_wanted = true;
 
   void run() {
     try {
-      for (const int rank : ranks) tree->make_rank_directory(run_id, round, rank);
+      for (const int rank : ranks) tree->make_rank_directory(job, round, rank);
+      if (!ranks.empty()) tree->point_latest_at(job);
       for (auto& [path, file] : files) file = open_log_file(path);
     } catch (...) {
       error = std::current_exception();
     }
+    remove_old();
+  }
+
+  void remove_old() const {
+    for (const auto old : old_rounds) tree->remove_recordings(job, old);
   }
 
   base::UniqueFile take(const std::string& path) { return std::move(files.at(path)); }
@@ -94,7 +114,7 @@ class Output::Impl {
   void begin_round(const Round& round, const std::vector<int>& kept, Opened opened) {
     end_round(kept, [] {});  // of who did not; nothing otherwise
     finish_closing();
-    round_ = round;
+    const auto before = std::exchange(round_, round);
     workers_.resize(static_cast<std::size_t>(round.workers));
     console_.set_workers(round.workers);
     std::vector<int> begun;
@@ -107,10 +127,14 @@ class Output::Impl {
       begun.push_back(rank);
     }
     opening_ = opening_of(begun);
+    if (tree_) opening_->old_rounds = outdated_by(before, round_);
     auto go_on = [this, opening = opening_, begun, opened = std::move(opened)] {
       if (opening->is_wanted) opened(open_streams(begun));
     };
-    if (opening_->ranks.empty()) return boost::asio::post(io_, std::move(go_on));
+    if (opening_->ranks.empty()) {
+      if (tree_) static_cast<void>(disk_->post([opening = opening_] { opening->remove_old(); }, [] {}));
+      return boost::asio::post(io_, std::move(go_on));
+    }
     if (disk_->post([opening = opening_] { opening->run(); }, go_on)) return;
     opening_->error = std::make_exception_ptr(
         UsageError("log files can't be opened, because their disk has not answered for many rounds",
@@ -153,7 +177,7 @@ class Output::Impl {
   }
 
   std::string round_directory() const {
-    if (tree_) return tree_->round_directory(round_.run_id, round_.number);
+    if (tree_) return tree_->round_directory(round_.job, round_.number);
     return options_.log_directory == kNoFiles ? kNoFiles : "";
   }
 
@@ -177,9 +201,18 @@ class Output::Impl {
 
   int highest_round(const std::string& run_id) const { return tree_ ? tree_->highest_round(run_id) : -1; }
 
-  std::function<base::UniqueFd()> own_log(const std::string& run_id, const std::string& host_name) const {
+  OpenFile own_log(const std::string& job, const std::string& host_name) const {
     if (!tree_) return nullptr;
-    return [tree = *tree_, run_id, host_name] { return tree.open_own_log(run_id, host_name); };
+    return [tree = *tree_, job, host_name] { return tree.open_own_log(job, host_name); };
+  }
+
+  OpenFile report() const {
+    if (!tree_ || round_.job.empty()) return nullptr;
+    return [tree = *tree_, job = round_.job] { return tree.open_report(job); };
+  }
+
+  void say_where() {
+    if (tree_ && !round_.job.empty() && !std::exchange(told_where_, true)) say_folder();
   }
 
   void when_drained(std::function<void()> done) {
@@ -231,7 +264,7 @@ class Output::Impl {
 
   std::string directory_of_round(int local_rank) const {
     const int rank = round_.rank_first + local_rank;
-    if (tree_) return tree_->rank_directory(round_.run_id, round_.number, rank);
+    if (tree_) return tree_->rank_directory(round_.job, round_.number, rank);
     return scratch_directory_ + "/round_" + std::to_string(round_.number) + "_rank_" + std::to_string(rank);
   }
 
@@ -285,7 +318,7 @@ class Output::Impl {
   }
 
   std::shared_ptr<Opening> opening_of(const std::vector<int>& local_ranks) const {
-    auto out = std::make_shared<Opening>(Opening{tree_, round_.run_id, round_.number});
+    auto out = std::make_shared<Opening>(Opening{tree_, round_.job, round_.number});
     if (!tree_) return out;
     for (const int rank : local_ranks) {
       out->ranks.push_back(round_.rank_first + rank);
@@ -337,10 +370,13 @@ class Output::Impl {
     } catch (...) {
       return std::current_exception();
     }
-    if (tree_ && options_.log_directory.empty() && !std::exchange(told_where_, true))
-      say("ddprun: " + (tree_->notice().empty() ? "" : tree_->notice() + ", so ") + "log files are in " +
-          tree_->run_directory(round_.run_id));
+    if (options_.log_directory.empty()) say_where();
     return nullptr;
+  }
+
+  void say_folder() {
+    say("ddprun: " + (tree_->notice().empty() ? "" : tree_->notice() + ", so ") + "log files are in " +
+        tree_->job_directory(round_.job));
   }
 
   void open_stream(int rank, int stream, const std::optional<winsize>& size, Opening& opening,
@@ -383,7 +419,7 @@ class Output::Impl {
 
   // One per node, because two machines that append to one file of a network's file system tear its lines.
   std::string duplicates_file(int stream) const {
-    return tree_->round_directory(round_.run_id, round_.number) + "/filtered_" + (stream == 1 ? "stdout" : "stderr") +
+    return tree_->round_directory(round_.job, round_.number) + "/filtered_" + (stream == 1 ? "stdout" : "stderr") +
            (round_.rank_first == 0 ? "" : "_from_rank_" + std::to_string(round_.rank_first)) + ".log";
   }
 
@@ -443,9 +479,11 @@ void Output::say(std::string_view message) { impl_->say(message); }
 void Output::log(std::string_view line) { impl_->log(line); }
 void Output::resize() { impl_->resize(); }
 int Output::highest_round(const std::string& run_id) const { return impl_->highest_round(run_id); }
-std::function<base::UniqueFd()> Output::own_log(const std::string& run_id, const std::string& host_name) const {
-  return impl_->own_log(run_id, host_name);
+Output::OpenFile Output::own_log(const std::string& job, const std::string& host_name) const {
+  return impl_->own_log(job, host_name);
 }
+Output::OpenFile Output::report() const { return impl_->report(); }
+void Output::say_where() { impl_->say_where(); }
 void Output::when_drained(std::function<void()> done) { impl_->when_drained(std::move(done)); }
 
 }  // namespace ddp::launcher

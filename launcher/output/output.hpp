@@ -1,7 +1,7 @@
 // Everything that workers print, from their descriptors to the console and the log files, and ddprun's own words.
 //
 // Owns the console, each worker's streams of the current round and the log tree:
-//   <log-dir>/<run id>/round_<n>/rank_<r>/{stdout,stderr}.log, error.json
+//   <log-dir>/<job>/round_<n>/rank_<r>/{stdout,stderr}.log, error.json
 // No round's files are ever deleted or written over. The console is bounded and drops (console.hpp); a file never
 // loses or tears a line. No file is opened, written or closed on the event loop, as its disk may stop answering.
 //
@@ -25,8 +25,10 @@ namespace ddp::launcher {
 
 class Output {
  public:
+  using OpenFile = std::function<base::UniqueFd()>;  // may outlive the Output, wait for the disk, and throw UsageError
+
   struct Round {
-    std::string run_id;  // names a folder: characters that cannot stand in a file's name are replaced
+    std::string job;  // the name of the job's folder (log_tree.hpp)
     std::uint32_t number = 0;
     int rank_first = 0;  // the global rank of local rank 0
     int workers = 1;     // on this node
@@ -77,9 +79,12 @@ class Output {
   // One line of ddprun's log. Dropped if the console is full.
   void log(std::string_view line);
 
-  // A function that opens ddprun's own log file (LogTree::open_own_log()); null if there are no log files. The function
-  // may outlive this object.
-  std::function<base::UniqueFd()> own_log(const std::string& run_id, const std::string& host_name) const;
+  // LogTree::open_own_log() and, of the job that has had a round, open_report(); null if there are no log files.
+  OpenFile own_log(const std::string& job, const std::string& host_name) const;
+  OpenFile report() const;
+
+  // Tells the user once where the log files are, if there are any.
+  void say_where();
 
   // Calls `done` once the console is written, which may be never if nobody reads.
   void when_drained(std::function<void()> done);

@@ -169,7 +169,7 @@ class Plan {
     if (none)
       line("logs", "no files");
     else if (!output.log_directory.empty())
-      line("logs", output.log_directory + "/" + id + "/round_<n>/rank_<r>/");
+      line("logs", output.log_directory + "/<start>_" + id + "/round_<n>/rank_<r>/");
     else
       line("logs", output.redirects.is_empty() && output.tee.is_empty() ? "on the console only"
                                                                         : "in a folder for temporary files");
@@ -233,7 +233,7 @@ class Plan {
     if (directory.empty())
       return output.redirects.is_empty() && output.tee.is_empty() ? "" : "<that of the round's log files>";
     if (directory == "/dev/null") return directory;
-    return directory + "/" + (meeting_.run_id.empty() ? "<id>" : meeting_.run_id) + "/round_<n>";
+    return directory + "/<start>_" + (meeting_.run_id.empty() ? "<id>" : meeting_.run_id) + "/round_<n>";
   }
 
   std::vector<std::string> variables(int local_rank) const {

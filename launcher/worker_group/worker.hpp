@@ -30,7 +30,7 @@ struct Worker {
 
   // Progress in the round; used by RoundProgress.
   bool has_stepped = false;
-  std::optional<std::uint64_t> commits_before{};  // its first report in the round
+  std::optional<std::uint64_t> commits_before{}, checkpoint_before{};  // its first report of each in the round
 };
 
 // The worker after its end: its answer and its progress still count.
@@ -40,6 +40,7 @@ inline Worker ended(const Worker& worker) {
   out.stop_call = worker.stop_call;
   out.has_stepped = worker.has_stepped;
   out.commits_before = worker.commits_before;
+  out.checkpoint_before = worker.checkpoint_before;
   return out;
 }
 

@@ -451,6 +451,7 @@ void Session::hear(const StartRound& message, TimePoint now) {
                false,         std::move(nonces)};
   note_endpoint();
   has_begun_round_ = is_host_;
+  held_->job_started = message.job_started;
   held_->spent_restarts = message.spent_restarts;
   held_since_ = now;
   started_.reset();

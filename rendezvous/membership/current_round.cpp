@@ -10,6 +10,7 @@ void CurrentRound::note_end(const RoundEnded& message) {
   stopped_at_step += message.stopped_at_step;
   kept.commits = std::max(kept.commits, message.progress.commits);
   kept.checkpoint_step = std::max(kept.checkpoint_step, message.progress.checkpoint_step);
+  kept.kept_at = std::max(kept.kept_at, message.progress.kept_at);
   tree_survived = tree_survived || message.tree_survived;
 }
 

@@ -36,6 +36,7 @@ struct FailureReport {
   std::string message;                    // from the worker's error file; or empty
   std::vector<std::string> stderr_tail;   // its last lines, oldest first, at most kStderrLinesMax
   std::string stderr_file;                // that has all of it; or empty
+  std::string stderr_lost{};              // why that file may lack what the worker wrote; empty: it has all
   std::string gpu_faults{};               // that its host's GPUs reported at about that time; or empty
   std::vector<int> accused{};  // ranks of the job for which this one left its group, as it said; at most kAccusedMax
   bool is_own_error = false;   // it said that it left its group for an error of its own: it missed nobody

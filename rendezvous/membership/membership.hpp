@@ -292,7 +292,8 @@ class Membership {
   int rounds_begun_ = 0;
   Restarts restarts_;
   RunBook book_;
-  int world_size_ = 0;  // of the round that began last
+  std::uint64_t job_started_ = 0;  // as StartRound tells it; 0 before the first round here
+  int world_size_ = 0;             // of the round that began last
   Recovery recovery_;
   // The nodes of the round have met at the endpoint, and no host but this one can have it.
   bool is_endpoint_ours_;

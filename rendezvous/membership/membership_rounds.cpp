@@ -74,6 +74,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   deadline_.reset();
   const auto all = nodes_.members();
   if (rounds_begun_ == 0) count_restarts_before(all, now);
+  if (job_started_ == 0) job_started_ = job_start(nodes_, all);
   ++rounds_begun_;
   newcomers_.round_begins(now);
   for (const auto id : all) {
@@ -90,6 +91,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   start.spent_restarts = restarts_.spent(now);
   start.master_port = store_port;
   start.why = restarts_.reason();
+  start.job_started = job_started_;
   std::map<int, std::string> ranks;
   expect_sends_to_members();
   world_size_ = tell_starts(start, nodes_, all, [&](NodeId id, const StartRound& its) {
@@ -262,6 +264,8 @@ bool Membership::are_others_too_few() const {
 }
 
 void Membership::begin_next_round(TimePoint now) {
+  if (const auto& kept = round_.kept; kept.commits || kept.checkpoint_step)
+    book_.kept(kept.kept_at ? std::optional(at(*kept.kept_at, now)) : std::nullopt);
   book_.all_ended(now);
   round_.agreement.wait_until({});
   if (job_stop()) forgive_what_follows_from_signals(round_, *job_stop());

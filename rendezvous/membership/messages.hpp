@@ -55,6 +55,7 @@ struct Held {
   // it, or a node that took over from its host, or there were several ports.
   std::optional<int> host_group_rank{};
   std::string endpoint_address{};
+  std::uint64_t job_started = 0;  // as StartRound has told it
   bool operator==(const Held&) const = default;
 };
 constexpr std::size_t kNoncesMax = 8;
@@ -62,6 +63,7 @@ constexpr std::size_t kNoncesMax = 8;
 constexpr std::size_t kAddressesMax = 256;            // in one message
 constexpr std::size_t kRoundAddressesMax = 1u << 18;  // that may reach the store of a round: four of each of most nodes
 constexpr int kRoundWithLogsMax = 1'000'000'000;
+constexpr std::int64_t kUnixSecondsMax = 253'402'300'799;  // the end of the year 9999
 
 // The first thing that an agent says on each connection.
 struct Hello {
@@ -79,6 +81,7 @@ struct Hello {
   std::vector<std::string> addresses;
   std::uint16_t standby_port = 0;  // on which it would serve the endpoint, were it the next host; 0: it would not
   int highest_round = -1;          // that it has logs of; at most kRoundWithLogsMax
+  std::uint64_t started = 0;       // when this ddprun began, in Unix seconds; 0: an older one does not say it
   std::optional<Held> held;        // empty before its first round
   // With the number of nodes, what a job has that begins with this node.
   int restarts_max = 0;
@@ -129,6 +132,8 @@ struct Progress {
   std::optional<std::uint64_t> commits{};  // of an ElasticState, in this round
   // Of the newest checkpoint that this run of the program has saved; 0: none.
   std::optional<std::uint64_t> checkpoint_step{};
+  // On the job's clock, when the node heard of the newest commit or checkpoint of this round; empty: of none.
+  std::optional<std::chrono::milliseconds> kept_at{};
   bool operator==(const Progress&) const = default;
 };
 
@@ -241,6 +246,9 @@ struct StartRound {
   // membership has none.
   std::string nonce{};
   std::optional<std::vector<SpentRestarts>> spent_restarts{};  // as in Held, now
+  // When the job began, in Unix seconds by the clock of one node: the same in all rounds and on all nodes, whose log
+  // folders have it in their names. 0: an older membership does not say it.
+  std::uint64_t job_started = 0;
   bool operator==(const StartRound&) const = default;
 };
 

@@ -97,6 +97,12 @@ std::vector<OpenStore> store_requests(const RoundId& round, const Nodes& nodes, 
   return out;
 }
 
+std::uint64_t job_start(const Nodes& nodes, const std::vector<NodeId>& members) {
+  for (const auto id : members)
+    if (const auto& held = nodes.at(id).hello.held; held && held->job_started != 0) return held->job_started;
+  return nodes.at(members.front()).hello.started;
+}
+
 int tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>& members,
                 const std::function<void(NodeId, const StartRound&)>& tell) {
   int world_size = 0;

@@ -26,6 +26,10 @@ std::vector<NodeId> members_of_next_round(const Nodes& nodes, const std::vector<
 // Requires at least one member; `members` is in the order of group ranks.
 std::vector<OpenStore> store_requests(const RoundId& round, const Nodes& nodes, const std::vector<NodeId>& members);
 
+// When the job began, in Unix seconds: as one of the members was told in a round before, else when the first of them
+// was started. Requires at least one member.
+std::uint64_t job_start(const Nodes& nodes, const std::vector<NodeId>& members);
+
 // Calls `tell` for each member, in the order of group ranks. `start` has what nodes do not say: the round, its nonce,
 // the store's port, the restarts and the reason. Returns the world size.
 int tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>& members,

@@ -1,10 +1,7 @@
 #include "rendezvous/membership/run_report.hpp"
 
 #include <algorithm>
-#include <cstdio>
-
-#include "base/printable.hpp"
-#include "rendezvous/membership/failure.hpp"
+#include <utility>
 
 namespace ddp::rendezvous {
 
@@ -19,6 +16,7 @@ void RunBook::end_called(TimePoint happened, TimePoint now) {
     rounds_.back().worked = since_mark(happened);
     worked_ += rounds_.back().worked;
   }
+  worked_until_ = happened;
   phase_ = Phase::stopping;
   mark_ = now;
 }
@@ -33,6 +31,7 @@ void RunBook::all_ended(TimePoint now) {
 
 void RunBook::begun(std::uint32_t round, const std::string& why, int nodes, int world_size, TimePoint now) {
   if (phase_ != Phase::waiting) all_ended(now);
+  if (!rounds_.empty()) note_lost();
   way_.round = round;
   way_.why = why;
   way_.nodes = nodes;
@@ -57,8 +56,23 @@ void RunBook::first_step(TimePoint now) {
   if (phase_ == Phase::starting) all_started(now);
   if (phase_ != Phase::started) return;
   rounds_.back().first_step = since_mark(now);
+  tells_of_steps_ = true;
   phase_ = Phase::working;
   mark_ = now;
+}
+
+void RunBook::note_lost() {
+  auto& last = rounds_.back();
+  const auto keeps = std::exchange(keeps_, false);
+  const auto kept_at = std::exchange(kept_at_, std::nullopt);
+  if (!last.first_step) return;
+  if (!keeps) {
+    is_useful_known_ = false;
+    return;
+  }
+  const auto since = kept_at ? std::chrono::duration_cast<milliseconds>(worked_until_ - *kept_at) : last.worked;
+  last.lost = std::clamp(since, milliseconds(0), last.worked);
+  useful_ += last.worked - *last.lost;
 }
 
 RunReport RunBook::at(TimePoint now) const {
@@ -71,32 +85,9 @@ RunReport RunBook::at(TimePoint now) const {
     out.rounds.back().worked = since_mark(now);
     out.worked += out.rounds.back().worked;
   }
-  return out;
-}
-
-namespace {
-
-std::string text_of(const std::optional<milliseconds>& duration) {
-  return duration ? describe_duration(*duration) : "-";
-}
-
-}  // namespace
-
-std::string describe(const RunReport& report) {
-  char goodput[16];
-  std::snprintf(goodput, sizeof goodput, "%.1f %%", 100 * report.goodput());
-  std::string out = counted(report.rounds_count, "round") + " in " + describe_duration(report.total) + ", at work " +
-                    goodput + " of the time";
-  if (report.rounds_count < 2) return out;
-  if (static_cast<std::size_t>(report.rounds_count) > report.rounds.size())
-    out += "; the last " + std::to_string(report.rounds.size()) + " were";
-  for (const auto& round : report.rounds) {
-    out += "\n  round " + std::to_string(round.round) + ": " + counted(round.nodes, "node") + ", " +
-           counted(round.world_size, "worker") + ", worked " + describe_duration(round.worked);
-    out += "; detect " + describe_duration(round.detect) + ", stop " + describe_duration(round.stop) + ", rendezvous " +
-           describe_duration(round.rendezvous) + ", start " + text_of(round.start) + ", first step " +
-           text_of(round.first_step);
-    if (!round.why.empty()) out += "\n    because " + base::printable(round.why);
+  if (tells_of_steps_ && is_useful_known_) {
+    const auto& last = out.rounds.back();
+    out.useful = useful_ + (last.first_step ? last.worked : milliseconds(0));
   }
   return out;
 }

@@ -27,6 +27,9 @@ struct RoundTimes {
   std::optional<std::chrono::milliseconds>
       first_step;                       // until every node had finished a step, where workers tell of steps
   std::chrono::milliseconds worked{0};  // from the last of these that is known until its end was called for
+  // The part of `worked` after the newest commit or checkpoint, which later rounds do again; empty: nobody told, or no
+  // round followed.
+  std::optional<std::chrono::milliseconds> lost{};
   bool operator==(const RoundTimes&) const = default;
 };
 
@@ -37,12 +40,15 @@ struct RunReport {
   std::chrono::milliseconds worked{0};  // in all rounds
   int rounds_count = 0;                 // of which the newest kRoundsReportedMax follow
   std::vector<RoundTimes> rounds;
+  // Of `worked`, what came after the first step of its round and was not lost. Empty where workers do not tell of
+  // steps, or where steps were lost and nobody told how many.
+  std::optional<std::chrono::milliseconds> useful{};
   bool operator==(const RunReport&) const = default;
 
-  // The share of the run in which the workers were at work: from a round's first step (its start, where nobody tells of
-  // steps) to the moment at which the round's end was known. 0 to 1. Steps that are done again are not known here.
-  double goodput() const {
-    return total.count() <= 0 ? 0 : static_cast<double>(worked.count()) / static_cast<double>(total.count());
+  // The share of the run that was useful, 0 to 1.
+  std::optional<double> goodput() const {
+    if (!useful || total.count() <= 0) return {};
+    return static_cast<double>(useful->count()) / static_cast<double>(total.count());
   }
 };
 
@@ -60,24 +66,36 @@ class RunBook {
   void all_started(TimePoint now);
   void first_step(TimePoint now);
 
+  // Before all_ended(): the workers tell of what they keep, and have kept something last at `at` (empty: nothing in
+  // this round). Not called: they keep nothing, or do not tell of it.
+  void kept(std::optional<TimePoint> at) {
+    keeps_ = true;
+    kept_at_ = at;
+  }
+
   RunReport at(TimePoint now) const;
 
  private:
   enum class Phase { waiting, stopping, starting, started, working };
+
+  // Another round follows the last one, and does again what that one has not kept.
+  void note_lost();
 
   std::chrono::milliseconds since_mark(TimePoint now) const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(now - mark_);
   }
 
   TimePoint began_, mark_;  // when the present phase began
+  TimePoint worked_until_;  // in the last round that has ended
   Phase phase_ = Phase::waiting;
   RoundTimes way_;  // to the next round
   std::deque<RoundTimes> rounds_;
   std::chrono::milliseconds worked_{0};
   int rounds_count_ = 0;
+  std::optional<TimePoint> kept_at_;
+  bool keeps_ = false;
+  std::chrono::milliseconds useful_{0};  // of the rounds before the last one
+  bool tells_of_steps_ = false, is_useful_known_ = true;
 };
-
-// For a person: a line on the whole, and a table where there was more than one round.
-std::string describe(const RunReport& report);
 
 }  // namespace ddp::rendezvous

@@ -268,6 +268,7 @@ void fields(Held& m, Visit visit) {
   visit("host_group_rank", m.host_group_rank);
   visit("endpoint_address", m.endpoint_address, std::string());
   visit("spent_restarts", m.spent_restarts);
+  visit("job_started", m.job_started, std::uint64_t{0});
 }
 
 template <class Visit>
@@ -286,6 +287,7 @@ void fields(Hello& m, Visit visit) {
   visit("addresses", m.addresses);
   visit("standby_port", m.standby_port);
   visit("highest_round", m.highest_round);
+  visit("started", m.started, std::uint64_t{0});
   visit("held", m.held);
   visit("restarts_max", m.restarts_max);
   visit("restart_window_ms", m.restart_window);
@@ -332,6 +334,7 @@ void fields(RoundEnded& m, Visit visit) {
   visit("stopped_at_step", m.stopped_at_step);
   visit("commits", m.progress.commits);
   visit("checkpoint_step", m.progress.checkpoint_step);
+  visit("kept_at_ms", m.progress.kept_at);
   visit("signal_number", m.signal_number);
   visit("signalled_at_ms", m.signalled_at);
 }
@@ -420,6 +423,7 @@ void fields(StartRound& m, Visit visit) {
   visit("host_group_rank", m.host_group_rank);
   visit("nonce", m.nonce, std::string());
   visit("spent_restarts", m.spent_restarts);
+  visit("job_started", m.job_started, std::uint64_t{0});
 }
 
 template <class Visit>
@@ -476,6 +480,7 @@ void fields(RoundTimes& m, Visit visit) {
   visit("start_ms", m.start);
   visit("first_step_ms", m.first_step);
   visit("worked_ms", m.worked);
+  visit("lost_ms", m.lost);
 }
 
 template <class Visit>
@@ -484,6 +489,7 @@ void fields(RunReport& m, Visit visit) {
   visit("worked_ms", m.worked);
   visit("rounds_count", m.rounds_count);
   visit("rounds", m.rounds);
+  visit("useful_ms", m.useful);
 }
 
 template <class Visit>
@@ -501,6 +507,7 @@ void fields(FailureReport& m, Visit visit) {
   visit("message", m.message);
   visit("stderr_tail", m.stderr_tail);
   visit("stderr_file", m.stderr_file);
+  visit("stderr_lost", m.stderr_lost, "");
   visit("gpu_faults", m.gpu_faults, "");
   visit("accused", m.accused, std::vector<int>());
   visit("is_own_error", m.is_own_error, false);
@@ -530,6 +537,10 @@ void check_time(const char* name, const std::optional<milliseconds>& time) {
   if (time) check_time(name, *time);
 }
 void check_wait(const char* name, milliseconds time) { check_range(name, time.count(), 0, kWaitMax); }
+
+void check_unix_seconds(const char* name, std::uint64_t time) {
+  check_range(name, static_cast<std::int64_t>(time), 0, kUnixSecondsMax);
+}
 
 void check_name(const char* name, const std::string& text) {
   if (text.size() > kNameBytesMax) refuse(name, "is too long");
@@ -568,6 +579,7 @@ void check(const Hello& m) {
   check_host("local_address", m.local_address);
   check_range("workers", m.workers, 1, kWorkersMax);
   check_range("highest_round", m.highest_round, -1, kRoundWithLogsMax);
+  check_unix_seconds("started", m.started);
   check_range("nodes_max", m.nodes_max, 1, kNodesMax);
   check_range("nodes_min", m.nodes_min, 1, m.nodes_max);
   check_count("restarts_max", m.restarts_max);
@@ -591,6 +603,7 @@ void check(const Held& m) {
   check_count("restart_count", m.restart_count);
   if (m.nonces.size() > kNoncesMax) refuse("nonces", "is too long");
   for (const auto& nonce : m.nonces) check_secret("nonces", nonce);
+  check_unix_seconds("job_started", m.job_started);
   if (m.stop_call) check_range("stop_call", static_cast<std::int64_t>(*m.stop_call), 1, kStepMax);
   if (m.host_group_rank) check_range("host_group_rank", *m.host_group_rank, 0, m.group_world_size - 1);
   if (!m.endpoint_address.empty()) check_address("endpoint_address", m.endpoint_address);
@@ -605,6 +618,7 @@ void check(const RoundEnded& m) {
   check_range("stopped", m.stopped, 0, kWorkersMax);
   check_range("stopped_at_step", m.stopped_at_step, 0, kWorkersMax);
   if (m.signal_number) check_range("signal_number", *m.signal_number, 1, kSignalMax);
+  check_time("kept_at_ms", m.progress.kept_at);
 }
 
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
@@ -628,6 +642,7 @@ void check(const FailureReport& m) {
   if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
   if (m.accused.size() > kAccusedMax) refuse("accused", "is too long");
   if (m.killed_for.size() > kKilledForBytesMax) refuse("killed_for", "is too long");
+  check_name("stderr_lost", m.stderr_lost);
 }
 
 void check(const Welcome& m) {
@@ -665,6 +680,7 @@ void check(const StartRound& m) {
   check_count("restarts_max", m.restarts_max);
   check_host("master_address", m.master_address);
   check_range("master_port", m.master_port, 1, 0xffff);
+  check_unix_seconds("job_started", m.job_started);
   for (const auto& successor : m.successors) check_range("group_rank", successor.group_rank, 0, m.group_world_size - 1);
   if (m.host_group_rank) check_range("host_group_rank", *m.host_group_rank, 0, m.group_world_size - 1);
   if (!m.nonce.empty()) check_secret("nonce", m.nonce);
@@ -705,11 +721,13 @@ void check(const RoundTimes& m) {
   check_time("start_ms", m.start);
   check_time("first_step_ms", m.first_step);
   check_time("worked_ms", m.worked);
+  check_time("lost_ms", m.lost);
 }
 
 void check(const RunReport& m) {
   check_time("total_ms", m.total);
   check_time("worked_ms", m.worked);
+  check_time("useful_ms", m.useful);
   check_count("rounds_count", m.rounds_count);
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/host_name.hpp"
@@ -20,7 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 using ddp::test::contents_of;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class DdprunLogs : public ::testing::Test {
  protected:
@@ -29,7 +32,8 @@ class DdprunLogs : public ::testing::Test {
   // Of the only run that there is.
   fs::path run(const std::string& parent = "logs") const {
     std::error_code none_yet;
-    for (const auto& entry : fs::directory_iterator(scratch_.path() / parent, none_yet)) return entry.path();
+    for (const auto& entry : fs::directory_iterator(scratch_.path() / parent, none_yet))
+      if (!entry.is_symlink()) return entry.path();
     return "no run";
   }
   std::string log(int round, int rank, const std::string& name = "stdout.log") const {
@@ -146,6 +150,63 @@ TEST_F(DdprunLogs, AFullDiskIsAnErrorAtTheStartAndNoneOfTheJobsLater) {
   }
 }
 
+TEST_F(DdprunLogs, AFullDiskExplainsWhyTheLogOfAFailedWorkerIsEmpty) {
+  const auto logs = scratch_.path() / "logs";
+  fs::create_directory(logs);
+  const auto mount = "mount -t tmpfs -o size=256k tmpfs " + logs.string() + " && ";
+  const auto in_namespace = [&](const std::string& script) {
+    return shell(1, "exec unshare -rm sh -c '" + mount + script + "'", {});
+  };
+  {
+    Job job(in_namespace("echo mounted"));
+    if (job.wait() != 0) GTEST_SKIP() << "no file system can be mounted here: " << job.err();
+  }
+  Job job(in_namespace("exec " + built("ddprun") + " --redirects=3 " + log_dir() + " sh -c \"head -c 1M /dev/zero > " +
+                       (logs / "ballast").string() + "; echo the reason >&2; exit 3\""));
+  EXPECT_EQ(job.wait(), 3);
+  EXPECT_THAT(job.err(), HasSubstr("/stderr.log on " + base::host_name() + " (No space left on device)\n"));
+  EXPECT_THAT(job.err(), HasSubstr("try:   free some space on the disk of its log"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("wrote nothing to stderr: run `sh`")));
+}
+
+TEST_F(DdprunLogs, TheFolderOfAJobBeginsWithItsTimeAndLatestLeadsToTheNewest) {
+  for (const std::string id : {"b", "a"}) {
+    Job job(shell(1, "echo job " + id, {log_dir(), "-r", "1", "--rdzv-id=" + id}));
+    EXPECT_EQ(job.wait(), 0) << job.err();
+    const auto latest = fs::read_symlink(scratch_.path() / "logs/latest");
+    EXPECT_THAT(latest.string(), MatchesRegex("[0-9]+-[0-9]+-[0-9]+T[0-9]+-[0-9]+-[0-9]+_[ab]"));
+    EXPECT_EQ(job.err(), "ddprun: log files are in " + (scratch_.path() / "logs" / latest).string() + "\n");
+    EXPECT_EQ(contents_of(scratch_.path() / "logs/latest/round_0/rank_0/stdout.log"), "job " + id + "\n");
+  }
+}
+
+TEST_F(DdprunLogs, TheErrorIsTheLastOnTheConsoleAfterAReportOfTenLinesAtMost) {
+  Job job(
+      shell(1, "echo oh $TORCHELASTIC_RESTART_COUNT >&2; kill -KILL $$", {log_dir(), "--tee=2", "--max-restarts=12"}));
+  EXPECT_EQ(job.wait(), 137);
+  const auto& err = job.err();
+  const auto report = err.find("ddprun: 13 rounds in "), folder = err.find("ddprun: log files are in "),
+             error = err.find("error: rank 0 was killed by SIGKILL");
+  ASSERT_NE(report, std::string::npos) << err;
+  ASSERT_NE(error, std::string::npos) << err;
+  EXPECT_LT(err.find("oh 12"), report) << err;  // what the worker printed, before it is quoted
+  EXPECT_LT(report, folder);
+  EXPECT_LT(folder, error);
+  EXPECT_LE(std::count(err.begin() + static_cast<std::ptrdiff_t>(report),
+                       err.begin() + static_cast<std::ptrdiff_t>(folder), '\n'),
+            10);
+  EXPECT_THAT(err.substr(err.rfind('\n', err.size() - 2) + 1), StartsWith("try:   "));
+  const auto all = nlohmann::json::parse(contents_of(run() / "report.json"));
+  ASSERT_EQ(all.at("rounds").size(), 13u);
+  for (const auto& round : all.at("rounds")) EXPECT_THAT(round.at("why"), HasSubstr("rank 0 was killed by SIGKILL"));
+  const auto& cause = all.at("rounds").back().at("cause");
+  EXPECT_EQ(cause.at("rank"), 0);
+  EXPECT_EQ(cause.at("host"), base::host_name());
+  EXPECT_EQ(cause.at("signal"), "SIGKILL");
+  EXPECT_EQ(contents_of(cause.at("stderr_file").get<std::string>()), "oh 12\n");
+  EXPECT_EQ(cause.at("stderr_tail"), nlohmann::json({"oh 12"}));
+}
+
 TEST_F(DdprunLogs, ATerminalStaysOne) {
   Job job(shell(2, "[ -t 1 ] && printf '\\r50%%' && echo", {log_dir(), "--tee=3"}), {{}, true});
   EXPECT_EQ(job.wait(), 0);
@@ -168,12 +229,12 @@ TEST_F(DdprunLogs, HaveDdprunsOwnEventsWhereTheJobEndedBadly) {
   EXPECT_THAT(events, HasSubstr("Z debug worker_started "));
   EXPECT_THAT(events, HasSubstr(" local_rank=1 how=\"ended with exit code 3\""));
   EXPECT_THAT(events, HasSubstr(" phase=finished "));
-  EXPECT_THAT(events, HasSubstr("Z info finish job=" + run().filename().string() + " part=node node="));
+  EXPECT_THAT(events, HasSubstr("Z info finish job=" + run().filename().string().substr(20) + " part=node node="));
 }
 
 TEST_F(DdprunLogs, SayIfDdprunsOwnEventsCouldNotBeWritten) {
-  fs::create_directories(scratch_.path() / "logs/job" / ("ddprun_" + base::host_name() + ".log"));
-  Job job(shell(1, "exit 3", {log_dir(), "--rdzv-id=job"}));
+  const auto log = scratch_.path() / "logs/latest" / ("ddprun_" + base::host_name() + ".log");
+  Job job(shell(1, "mkdir " + log.string() + "; exit 3", {log_dir()}));
   EXPECT_EQ(job.wait(), 3);
   EXPECT_THAT(job.err(), HasSubstr("ddprun: its own log was not written: a log file can't be opened: Is a directory"));
 }

@@ -184,13 +184,14 @@ TEST(DdprunNodes, ANodeThatCannotLogSaysSoEverywhere) {
   ASSERT_TRUE(zero.prints("waiting for 1 more node"));  // it serves the endpoint, and prints who is missing
   Job one(node(options, kStay, {"--log-dir=" + std::string(folder), "--redirects=3"}));
   ASSERT_TRUE(zero.prints("for up to 1 more node"));  // node 1 has joined, and found no fault with its folder
-  std::ofstream(std::string(folder) + "/job") << "in the way of the run's folder";
+  std::filesystem::remove_all(folder);
+  std::ofstream(folder) << "in the way of the folder";
   Job two(node(options, kStay));
   for (auto* job : {&zero, &one, &two}) EXPECT_EQ(job->wait(), 126);
   for (auto* job : {&zero, &one, &two})
     EXPECT_THAT(job->err(),
                 AllOf(HasSubstr("error: rank 2 could not be started"), HasSubstr("cause: the folder for log files"),
-                      HasSubstr(std::string(folder) + "/job"), HasSubstr("try:   read the cause")));
+                      HasSubstr(folder), HasSubstr("try:   read the cause")));
   std::filesystem::remove_all(folder);
 }
 
@@ -456,7 +457,7 @@ TEST(DdprunNodes, OneNodeKeepsAPortThatIsGiven) {
   EXPECT_EQ(job.out(), "127.0.0.1:" + port + "\n127.0.0.1:" + port + "\n");
 }
 
-TEST(DdprunNodes, LogsOfARerunGoToNewRounds) {
+TEST(DdprunNodes, LogsOfAJobAreInOneFolderAndThoseOfARerunInNewRounds) {
   char folder[] = "/tmp/ddprun_test_XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   for (int run = 0; run < 2; ++run) {
@@ -468,9 +469,17 @@ TEST(DdprunNodes, LogsOfARerunGoToNewRounds) {
     EXPECT_EQ(zero.wait(), 0) << zero.err();
     EXPECT_EQ(one.wait(), 0) << one.err();
   }
-  for (const auto* path :
-       {"none/round_0/rank_0/stdout.log", "none/round_0/rank_3/stdout.log", "none/round_1/rank_2/stdout.log"})
-    EXPECT_TRUE(std::filesystem::exists(std::string(folder) + "/" + path)) << path;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::filesystem::path> jobs;  // that have had it
+    for (const auto& job : std::filesystem::directory_iterator(folder))
+      if (!job.is_symlink() && std::filesystem::exists(job.path() / ("round_" + std::to_string(round))))
+        jobs.push_back(job.path());
+    ASSERT_EQ(jobs.size(), 1u) << round;
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_TRUE(std::filesystem::exists(jobs.front() / ("round_" + std::to_string(round)) /
+                                          ("rank_" + std::to_string(rank)) / "stdout.log"))
+          << rank;
+  }
   std::filesystem::remove_all(folder);
 }
 

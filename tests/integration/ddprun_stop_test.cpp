@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/integration/free_port.hpp"
@@ -222,14 +224,52 @@ TEST_F(DdprunStop, TheReportTellsOfEveryRound) {
   ASSERT_TRUE(job.prints("up round=1", 2));
   job.kill(SIGTERM);
   EXPECT_EQ(job.wait(), 75) << job.err();
-  EXPECT_THAT(job.err(), AllOf(HasSubstr("2 rounds in "), HasSubstr("round 1: 1 node, 2 workers, worked ")));
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("2 rounds in "), HasSubstr("  round 1: 2 workers on 1 node, ready after ")));
   const auto report = nlohmann::json::parse(std::ifstream(path("report.json")));
   EXPECT_EQ(report.at("run_id"), "bert");
   EXPECT_EQ(report.at("exit_code"), 75);
   EXPECT_EQ(report.at("rounds_count"), 2);
   ASSERT_EQ(report.at("rounds").size(), 2u);
-  EXPECT_THAT(report.at("rounds")[1].at("why").get<std::string>(), HasSubstr("rank 1 ended with exit code 3"));
+  EXPECT_THAT(report.at("rounds")[0].at("why").get<std::string>(), HasSubstr("rank 1 ended with exit code 3"));
+  EXPECT_THAT(report.at("rounds")[1].at("why").get<std::string>(), HasSubstr("stopped on purpose"));
+  EXPECT_TRUE(report.at("rounds")[1].at("cause").is_null());
   for (const auto& round : report.at("rounds")) EXPECT_TRUE(round.at("first_step_seconds").is_number()) << round;
+}
+
+TEST_F(DdprunStop, GoodputDoesNotCountStepsThatAreDoneAgain) {
+  for (const std::string does : {"nothing", "commit", "mute"}) {
+    SCOPED_TRACE(does);
+    Job job(workers(2, {"--report=" + path("report.json"), "--max-restarts=1"}, {"die=1", does}));
+    ASSERT_TRUE(job.prints("up round=0", 2));
+    if (does == "commit") {
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(50));  // the work that counts, which is told in milliseconds
+      make("commit");
+      ASSERT_TRUE(job.prints("committed", 2));
+    }
+    make("die");
+    ASSERT_TRUE(job.prints("up round=1", 2));
+    job.kill(SIGTERM);
+    EXPECT_EQ(job.wait(), 75) << job.err();
+    std::filesystem::remove(path("die"));
+    std::filesystem::remove(path("commit"));
+    const auto report = nlohmann::json::parse(std::ifstream(path("report.json")));
+    const auto& first = report.at("rounds")[0];
+    const auto &lost = first.at("lost_seconds"), &goodput = report.at("goodput");
+    EXPECT_TRUE(report.at("rounds")[1].at("lost_seconds").is_null());
+    if (does == "mute") {
+      EXPECT_TRUE(lost.is_null() && goodput.is_null()) << report;
+      EXPECT_THAT(job.err(), Not(HasSubstr("% of the time")));
+      continue;
+    }
+    EXPECT_THAT(job.err(), HasSubstr("% of the time in steps that count\n"));
+    EXPECT_LT(goodput.get<double>() * report.at("total_seconds").get<double>(), report.at("worked_seconds"));
+    if (does == "commit") {
+      EXPECT_LT(lost.get<double>(), first.at("worked_seconds").get<double>());
+    } else {
+      EXPECT_EQ(lost, first.at("worked_seconds")) << "nothing was committed";
+    }
+  }
 }
 
 TEST_F(DdprunStop, EachNodeThatWantsAReportGetsOne) {

@@ -2,8 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
 
 #include "tests/integration/job.hpp"
+#include "tests/screen.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::test {
 namespace {
@@ -58,6 +66,61 @@ TEST(DdprunTerminal, LinesGetTheirRankOnlyWhenSeveralWorkersPrint) {
 TEST(DdprunTerminal, AProgressBarIsShownAsItIsDrawn) {
   Job job(shell(1, "printf '\\r 50%%'; " + kStay), kTerminal);
   EXPECT_TRUE(job.prints("\r 50%"));  // with no newline behind it
+}
+
+// Named pipes, on which workers wait until the test lets them go on.
+class Gates {
+ public:
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+  void make(const std::string& name) const { ASSERT_EQ(::mkfifo(path(name).c_str(), 0600), 0); }
+  void open(const std::string& name) const { std::ofstream(path(name)) << "go\n"; }  // waits for the worker
+
+ private:
+  ScratchDirectory folder_;
+};
+
+// As tqdm draws with `position=RANK`, in several writes.
+TEST(DdprunTerminal, BarsAtPositionsOfTheirOwnStandBelowEachOther) {
+  Gates gates;
+  for (const auto* name : {"10", "11", "12", "20", "21", "22"}) gates.make(name);
+  Job job(shell(3, "for step in 1 2; do read go < " + gates.path("$step$RANK") +
+                       "; i=0; while [ $i -lt $RANK ]; do echo; i=$((i+1)); done; "
+                       "printf '\\rstep %d of 2' $step; "
+                       "i=0; while [ $i -lt $RANK ]; do printf '\\033[A'; i=$((i+1)); done; "
+                       "[ $step = 2 ] || echo line $RANK >&2; done; " +
+                       kStay),
+          kTerminal);
+  for (const std::string step : {"1", "2"})
+    for (const std::string rank : {"2", "0", "1"}) {
+      gates.open(step + rank);
+      EXPECT_TRUE(job.prints(step == "1" ? "line " + rank : "[" + rank + "] step 2 of 2")) << job.out();
+    }
+  Screen screen;
+  screen << job.out();
+  const auto rows = screen.rows();
+  ASSERT_GE(rows.size(), 3u);
+  EXPECT_EQ(std::vector<std::string>(rows.end() - 3, rows.end()),
+            (std::vector<std::string>{"[0] step 2 of 2", "[1] step 2 of 2", "[2] step 2 of 2"}))
+      << job.out();
+  for (const std::string line : {"line 0", "line 1", "line 2"})
+    EXPECT_EQ(std::count_if(rows.begin(), rows.end(), [&](const auto& row) { return row.ends_with(line); }), 1) << line;
+}
+
+TEST(DdprunTerminal, APromptIsShownOnceThoughOthersPrint) {
+  Gates gates;
+  gates.make("line");
+  Job job(shell(2,
+                "if [ $RANK = 0 ]; then printf 'name? '; read name; echo hello $name; "
+                "else read go < " +
+                    gates.path("line") + "; echo line; echo line; fi"),
+          kTerminal);
+  ASSERT_TRUE(job.prints("name? "));
+  gates.open("line");
+  ASSERT_TRUE(job.prints("line", 2));
+  job.type("world\n");
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(job.out(), HasSubstr("hello world"));
+  EXPECT_EQ(job.out().find("name? "), job.out().rfind("name? ")) << job.out();
 }
 
 TEST(DdprunTerminal, TypedLinesReachRankZero) {

@@ -176,7 +176,7 @@ TEST_F(Diagnostics, DdprunKeepsThemBesideItsLogs) {
                  test::built("late_worker")},
                 options);
   ASSERT_EQ(job.wait(), 0) << job.out() << job.err();
-  const fs::path round = folder() / "late/round_0";
+  const fs::path round = folder() / fs::read_symlink(folder() / "latest") / "round_0";
   for (int rank = 0; rank < 3; ++rank) {
     SCOPED_TRACE(rank);
     const fs::path path = round / ("flight_recorder." + std::to_string(rank) + ".json");

@@ -6,6 +6,8 @@
 //     late     takes stops only once FOLDER/go exists
 //     seats    takes seats
 //     die      ends with exit code 3 in the first round, once FOLDER/die exists
+//     commit   has committed, and says so, once FOLDER/commit exists
+//     mute     tells of no steps and no commits
 //     fail     ends with exit code 4 when it hears of the step
 //     finish   has done its work when it hears of the step, and ends with 0
 //     hang     comes to the step and does not end
@@ -67,6 +69,11 @@ class Worker {
         say(LinkHello{kVersion, is("seats"), true});
       }
       if (is("die") && std::getenv("TORCHELASTIC_RESTART_COUNT") == std::string("0") && has("die")) std::exit(3);
+      if (is("commit") && !has_committed_ && has("commit")) {
+        has_committed_ = true;
+        say(LinkProgress{round_, true, 8, {}});
+        print("committed");
+      }
       for (int wait_ms = kStepMs; auto message = next(wait_ms); wait_ms = 0)
         std::visit([this](const auto& what) { take(what); }, *message);
       if (step_ == stop_at_) stop();
@@ -77,7 +84,7 @@ class Worker {
   void begin() {
     step_ = 1 + kAhead * static_cast<std::uint64_t>(std::atoi(std::getenv("RANK")));
     stop_at_.reset();
-    say(LinkProgress{round_, true, 7, {}});
+    if (!is("mute")) say(LinkProgress{round_, true, 7, {}});
     print("up round=" + std::to_string(round_) + " rank=" + std::getenv("RANK") + " pid=" + std::to_string(::getpid()));
   }
 
@@ -157,6 +164,7 @@ class Worker {
   int socket_ = std::atoi(std::getenv(kSocketVariable));
   std::uint32_t round_ = number_of(std::getenv("DDPRUN_ROUND_ID"));
   std::uint64_t step_ = 1;
+  bool has_committed_ = false;
   std::optional<std::uint64_t> stop_at_;
 };
 

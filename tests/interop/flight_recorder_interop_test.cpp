@@ -173,7 +173,7 @@ TEST_F(FlightRecorderInterop, TheAnalyserNamesTheRankThatDidNotCome) {
   Job job({"--standalone", "--nproc-per-node=3", "--rdzv-id=late", "--log-dir=" + scratch_.path().string(),
            built("late_worker")});
   ASSERT_EQ(job.wait(), 0) << job.out() << job.err();
-  const fs::path round = scratch_.path() / "late/round_0";
+  const fs::path round = scratch_.path() / "latest/round_0";
   EXPECT_THAT(printed_by({script("compare_dumps.py"), round.string()}), HasSubstr("3 pairs say the same"));
   EXPECT_THAT(analysis_of(round), AllOf(HasSubstr("Not all ranks joining collective, sequence number: 3"),
                                         HasSubstr("collective: c10d:all_reduce"), HasSubstr("missing ranks: {2}")));

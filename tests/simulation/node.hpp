@@ -106,6 +106,7 @@ class Node {
   void perform(const launcher::NodeCore::Print&) {}
   void perform(const launcher::NodeCore::PrintText&) {}
   void perform(const launcher::NodeCore::PrintError&) {}
+  void perform(const launcher::NodeCore::PrintLogFolder&) {}
   void perform(const launcher::NodeCore::Send& action) { say(action.message); }
   void perform(const launcher::NodeCore::SendRoundEnded& action);
   void perform(const launcher::NodeCore::SendToWorker& action);

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <system_error>
 
+#include "base/recorded_rounds.hpp"
 #include "worker_runtime/files/whole_file.hpp"
 
 namespace ddp::flight_recorder {
@@ -37,6 +40,30 @@ void make_private_directory(const std::string& path) {
                        (status.st_mode & 0022) == 0;
   if (!is_ours) {
     throw std::system_error(EACCES, std::generic_category(), "the folder " + path + " is not this user's alone");
+  }
+}
+
+// Of "round_5-0000000000000000-12" the number 12; empty where the folder is of another term.
+std::optional<std::uint32_t> number_in(const std::string& name, const std::string& start) {
+  std::uint32_t number = 0;
+  if (name.compare(0, start.size(), start) != 0) return {};
+  const char* const end_of_name = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + start.size(), end_of_name, number);
+  return error == std::errc() && end == end_of_name ? std::optional(number) : std::nullopt;
+}
+
+// Other ranks may do the same at the same time.
+void remove_older_rounds(const std::filesystem::path& directory) {
+  const auto own = directory.filename().string();
+  const auto start = own.substr(0, own.rfind('-') + 1);
+  const auto newest = number_in(own, start);
+  if (!newest) return;
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator entry(directory.parent_path(), ignored), end; entry != end;) {
+    const auto path = entry->path();
+    const auto number = number_in(path.filename().string(), start);
+    entry.increment(ignored);
+    if (number && *number + base::kRecordedRoundsMax <= *newest) std::filesystem::remove_all(path, ignored);
   }
 }
 
@@ -99,6 +126,7 @@ Place present_place() {
 void write_files(const Files& files, const std::string& json, const std::string& pickle, const std::string& log) {
   if (!files.private_part.empty()) make_private_directory(files.private_part);
   std::filesystem::create_directories(files.directory);
+  if (!files.private_part.empty()) remove_older_rounds(files.directory);
   const auto write = [](const std::string& path, const std::string& bytes) {
     files::WholeFile file(path);
     file.append(bytes);

@@ -43,7 +43,8 @@ void set_place(const Place& place);
 Place present_place();
 
 // Makes the folder where it is missing, and the files; throws std::system_error. An earlier file of the name makes
-// room.
+// room. In the private folder, removes the files of rounds of this term that are too old (base/recorded_rounds.hpp);
+// ddprun does so in the folder of its log files.
 void write_files(const Files& files, const std::string& json, const std::string& pickle, const std::string& log);
 
 }  // namespace ddp::flight_recorder

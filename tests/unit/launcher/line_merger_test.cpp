@@ -3,11 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <random>
+#include <string>
+#include <vector>
+
+#include "tests/screen.hpp"
 
 namespace ddp::launcher {
 namespace {
 
+using test::Screen;
 using Source = LineMerger::Source;
 constexpr Source kRank0{0, 1}, kRank0Err{0, 2}, kRank1{1, 1}, kAgent{kAgentSource, 2};
 const std::string kWipe = "\r\x1b[K";
@@ -169,26 +175,37 @@ TEST(LineMergerToTerminal, TheLastOfAKeptBackBarIsShownAtItsEnd) {
   auto merger = to_terminal();
   EXPECT_EQ(merger.feed(kRank0, "open"), "open");
   EXPECT_EQ(merger.feed(kRank1, "\r1%\r2%"), "");
-  EXPECT_EQ(merger.end(kRank1), kWipe + "2%\nopen");
+  EXPECT_EQ(merger.end(kRank1), "\n2%\n");
 }
 
-TEST(LineMergerToTerminal, ALineLongerThanTheScreenIsLeftStanding) {
-  auto merger = to_terminal();
-  merger.set_columns(4);
-  EXPECT_EQ(merger.feed(kRank0, "12345"), "12345");
-  EXPECT_EQ(merger.feed(kRank1, "b\n"), "\nb\n12345");
+TEST(LineMergerToTerminal, APromptIsPrintedOnce) {
+  auto merger = to_terminal(always);
+  EXPECT_EQ(merger.feed(kRank0, "name? "), "0:name? ");
+  EXPECT_EQ(merger.feed(kRank1, "b\n"), "\n1:b\n");  // the answer, which the terminal shows, may stand there
+  EXPECT_EQ(merger.feed(kRank1, "c\n"), "1:c\n");
+  EXPECT_EQ(merger.feed(kRank0, "hello\n"), "0:hello\n");
+  EXPECT_EQ(merger.feed(kRank0, "again? "), "0:again? ");
+  EXPECT_EQ(merger.feed(kRank1, "b\n"), "\n1:b\n");
+  EXPECT_EQ(merger.feed(kRank0, "\nend\n"), "0:end\n");
+}
+
+TEST(LineMergerToTerminal, ABarWaitsWhileAPromptIsTheLastLine) {
+  auto merger = to_terminal(always);
+  EXPECT_EQ(merger.feed(kRank0, "name? "), "0:name? ");
+  EXPECT_EQ(merger.feed(kRank1, "\r1%"), "");
+  EXPECT_EQ(merger.feed(kRank0, "world\n"), "world\n1:1%");
 }
 
 TEST(LineMergerToTerminal, ABarThatFillsTheRowIsWipedHoweverManyBytesItHas) {
   for (const std::string bar : {"1234", "5%|█", "\x1b[31m12\x1b[0m|█", "123█\r"}) {
     auto merger = to_terminal();
-    merger.set_columns(4);
+    merger.set_size(4, 24);
     EXPECT_EQ(merger.feed(kRank0, "\r" + bar), "\r" + bar);
     EXPECT_EQ(merger.feed(kRank1, "b\n"), kWipe + "b\n" + bar);
   }
   auto merger = to_terminal(always);
-  merger.set_columns(4);
-  EXPECT_EQ(merger.feed(kRank0, "123"), "0:123");  // wraps by its prefix
+  merger.set_size(4, 24);
+  EXPECT_EQ(merger.feed(kRank0, "\r123"), "\r0:123");  // wraps by its prefix
   EXPECT_EQ(merger.feed(kRank1, "b\n"), "\n1:b\n0:123");
 }
 
@@ -201,6 +218,103 @@ TEST(LineMergerToTerminal, ABarStandsUntilItIsDrawnOver) {
   EXPECT_EQ(merger.feed(kRank1, "b\n"), kWipe + "1:b\n0:2%\r");
   EXPECT_EQ(merger.feed(kRank0, "\n"), "\n");
   EXPECT_EQ(merger.feed(kRank1, "b\n"), "1:b\n");
+}
+
+// As tqdm draws the bar of its argument `position`.
+std::string bar_at(int position, const std::string& text) {
+  const auto rows = static_cast<std::size_t>(position);
+  std::string up;
+  for (std::size_t i = 0; i < rows; ++i) up += "\x1b[A";
+  return std::string(rows, '\n') + "\r" + text + up;
+}
+
+TEST(LineMergerToTerminal, BarsOfSeveralWorkersStandBelowEachOther) {
+  auto merger = to_terminal(always);
+  Screen screen;
+  for (const int percent : {10, 20}) {
+    for (const int rank : {2, 0, 1}) {
+      screen << merger.feed({rank, 2}, bar_at(rank, std::to_string(percent) + "%"));
+      if (percent == 20) screen << merger.feed({rank, 1}, "line\n");
+    }
+  }
+  screen << merger.feed(kAgent, "ddprun: x\n");
+  EXPECT_EQ(screen.rows(),
+            (std::vector<std::string>{"2:line", "0:line", "1:line", "ddprun: x", "0:20%", "1:20%", "2:20%"}));
+  for (const int rank : {1, 0, 2}) screen << merger.end({rank, 2});
+  EXPECT_EQ(screen.rows(),
+            (std::vector<std::string>{"2:line", "0:line", "1:line", "ddprun: x", "1:20%", "0:20%", "2:20%"}));
+}
+
+// With `leave`, tqdm draws its last bar at the top row, and leaves the one that it drew before.
+TEST(LineMergerToTerminal, ABarThatEndsAtTheTopRowIsThereOnce) {
+  auto merger = to_terminal(always);
+  Screen screen;
+  screen << merger.feed({0, 2}, bar_at(0, "50%"));
+  screen << merger.feed({1, 2}, bar_at(1, "90%"));
+  screen << merger.feed({1, 2}, "\r100%\n");
+  screen << merger.end({1, 2});
+  EXPECT_EQ(screen.rows(), (std::vector<std::string>{"1:100%", "0:50%"}));
+}
+
+TEST(LineMergerToTerminal, NestedBarsOfSeveralWorkersStandBelowEachOther) {
+  auto merger = to_terminal(always);
+  Screen screen;
+  for (const int percent : {10, 20})
+    for (const int rank : {0, 1}) {
+      screen << merger.feed({rank, 2}, bar_at(0, "outer"));
+      screen << merger.feed({rank, 2}, bar_at(1, std::to_string(percent) + "%"));
+    }
+  EXPECT_EQ(screen.rows(), (std::vector<std::string>{"0:outer", "0:20%", "1:outer", "1:20%"}));
+}
+
+TEST(LineMergerToTerminal, BarsThatDoNotFitOnTheScreenAreLeftOut) {
+  auto merger = to_terminal(always);
+  merger.set_size(6, 4);
+  Screen screen;
+  for (int rank = 0; rank < 9; ++rank) screen << merger.feed({rank, 2}, rank == 0 ? "\r1234" : "\r12345678");
+  screen << merger.feed(kAgent, "x\n");
+  EXPECT_EQ(screen.rows(), (std::vector<std::string>{"x", "0:1234", "1:1234", "2:1234"}));
+}
+
+// Whatever the cuts, each line is there once, in order, and the bars as they were drawn last below them.
+TEST(LineMergerToTerminal, LinesAndBarsOfManyWorkersAreWholeWhateverTheCuts) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    auto merger = to_terminal(always);
+    Screen screen;
+    constexpr int kRanks = 4;
+    std::string sent[kRanks];
+    std::size_t at[kRanks] = {};
+    std::vector<std::string> lines[kRanks];
+    for (int rank = 0; rank < kRanks; ++rank)
+      for (int step = 0; step < 20; ++step) {
+        if (step == 5 || step == 11) {  // as tqdm.write(): the bar goes, a line comes, the bar is drawn again
+          lines[rank].push_back(std::to_string(rank) + ":line " + std::to_string(step));
+          sent[rank] += bar_at(rank, "       ") + "\rline " + std::to_string(step) + "\n";
+        }
+        sent[rank] += bar_at(rank, "step " + std::to_string(step));
+      }
+    for (bool left = true; left;) {
+      const auto rank = random() % kRanks;
+      const auto count = std::min<std::size_t>(random() % 12, sent[rank].size() - at[rank]);
+      screen << merger.feed({static_cast<int>(rank), 2}, sent[rank].substr(at[rank], count));
+      at[rank] += count;
+      left = false;
+      for (int r = 0; r < kRanks; ++r) left |= at[r] < sent[r].size();
+    }
+    auto rows = screen.rows();
+    ASSERT_GE(rows.size(), 4u);
+    const std::vector<std::string> bars(rows.end() - kRanks, rows.end());
+    EXPECT_EQ(bars, (std::vector<std::string>{"0:step 19", "1:step 19", "2:step 19", "3:step 19"}));
+    rows.resize(rows.size() - kRanks);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      std::vector<std::string> got;
+      for (const auto& row : rows)
+        if (!row.empty() && row[0] == '0' + rank) got.push_back(row);
+      EXPECT_EQ(got, lines[rank]);
+    }
+  }
 }
 
 }  // namespace

@@ -57,9 +57,11 @@ class NodeCoreOfTwo : public ::testing::Test {
     return out;
   }
 
-  void run(std::uint32_t round = 0) {
+  void run(std::uint32_t round = 0) { run(start(round)); }
+
+  void run(const rendezvous::StartRound& round) {
     hear(rendezvous::Welcome{});
-    ASSERT_EQ(all<NodeCore::OpenOutput>(hear(start(round))).size(), 1U);
+    ASSERT_EQ(all<NodeCore::OpenOutput>(hear(round)).size(), 1U);
     ASSERT_EQ(all<NodeCore::Spawn>(step(NodeCore::OutputOpened{})).size(), 1U);
     step({NodeCore::WorkersChanged{WorkerStarted{0}, WorkerStarted{1}}});
   }
@@ -705,7 +707,8 @@ TEST_F(NodeCoreOfTwo, WhatMembershipSaysOfAnotherRoundIsPassedOver) {
 TEST_F(NodeCoreOfTwo, TheLossOfMembershipEndsTheWorkersAndThenTheNode) {
   run();
   auto actions = step(NodeCore::MembershipLost{{"nobody answers", "there", "this"}});
-  ASSERT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
+  EXPECT_THAT(printed(actions), HasSubstr("nobody answers: both workers of this node are stopped"));
+  EXPECT_TRUE(all<NodeCore::PrintError>(actions).empty()) << "what the workers print comes first";
   EXPECT_FALSE(all<NodeCore::SetFarewell>(actions).front().is_wanted);
   EXPECT_TRUE(exit_codes(actions).empty());
   actions = step(NodeCore::MembershipLost{{"nobody answers", "there", "this"}});
@@ -714,6 +717,27 @@ TEST_F(NodeCoreOfTwo, TheLossOfMembershipEndsTheWorkersAndThenTheNode) {
       written(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
                                              WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}}));
   EXPECT_EQ(exit_codes(actions), std::vector{rendezvous::kRendezvousFailed});
+  EXPECT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
+}
+
+TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatWorkersPrint) {
+  auto first = start(0);
+  first.group_rank = 0;
+  run(first);
+  rendezvous::FinishJob verdict;
+  verdict.exit_code = 3;
+  verdict.cause.emplace();
+  verdict.report.emplace().rounds_count = 2;
+  verdict.report->rounds.resize(2);
+  EXPECT_EQ(printed(hear(verdict)), "") << "its workers still run";
+  const auto actions = written(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}));
+  std::vector<std::string> order;
+  for (const auto& action : actions) {
+    if (const auto* text = std::get_if<NodeCore::PrintText>(&action)) order.push_back(text->text.substr(0, 6));
+    if (std::holds_alternative<NodeCore::PrintLogFolder>(action)) order.emplace_back("folder");
+    if (std::holds_alternative<NodeCore::Finish>(action)) order.emplace_back("finish");
+  }
+  EXPECT_THAT(order, ::testing::ElementsAre("ddprun", "folder", "error:", "finish"));
 }
 
 TEST_F(NodeCoreOfTwo, AStopWhileNobodyHearsItEndsTheNodeWithItsSignal) {

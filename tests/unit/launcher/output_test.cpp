@@ -150,7 +150,7 @@ class OutputTest : public ::testing::Test {
   test::ScratchDirectory scratch_;
   fs::path logs_ = scratch_.path() / "logs";
   OutputOptions options_;
-  Output::Round round_{.run_id = "run", .role = "default"};
+  Output::Round round_{.job = "run", .role = "default"};
   asio::io_context io_{1};
   std::optional<StandardStreams> streams_;
   std::unique_ptr<Output> output_;
@@ -336,6 +336,26 @@ TEST_F(OutputTest, ARestartTouchesNoFileOfEarlierRounds) {
   EXPECT_EQ(output.highest_round("run"), 1);
 }
 
+TEST_F(OutputTest, FlightRecorderFilesOfTheNewestRoundsAreKept) {
+  options_.log_directory = logs_.string();
+  begin(1);
+  const auto has_any = [&](int number) { return fs::exists(round(number) / "flight_recorder.0.json"); };
+  for (int number = 0; number < 10; ++number) {
+    std::ofstream(round(number) / "flight_recorder.0.json") << "{}";
+    end_round();
+    // Numbers may leave out some, as with another membership. Of the workers of a round, all may live on.
+    round_.number = static_cast<std::uint32_t>(number) + 1;
+    begin_round();
+  }
+  for (int number = 0; number < 10; ++number) EXPECT_EQ(has_any(number), number > 6) << number;
+  end_round();
+  round_.number = 13;
+  begin_round();
+  for (int number = 0; number < 10; ++number) EXPECT_FALSE(has_any(number)) << number;
+  EXPECT_TRUE(fs::exists(round(0) / "rank_0")) << "its logs stay";
+  end_round();
+}
+
 TEST_F(OutputTest, AWorkerThatLivesOnKeepsItsStreamsAndItsFiles) {
   for (const bool has_files : {true, false}) {
     SCOPED_TRACE(has_files ? "tee" : "console only");
@@ -368,7 +388,7 @@ TEST_F(OutputTest, AWorkerThatLivesOnKeepsItsStreamsAndItsFiles) {
     streams_.reset();
     fs::remove_all(logs_);
     fs::remove(scratch_.path() / "out");
-    round_ = {.run_id = "run", .role = "default"};
+    round_ = {.job = "run", .role = "default"};
   }
 }
 

@@ -134,12 +134,12 @@ TEST_F(Plan, LogsSignalsBindingAndTheStoresGuestsAreTold) {
                           "--log-line-prefix-template=${hostname}: ", "--forward-signals=SIGUSR1",
                           "--numa-binding=exclusive", "--store-allow=10.0.0.0/8", "true"});
   for (const auto* line :
-       {"logs      logs/a/round_<n>/rank_<r>/\n", "to a file: stdout and stderr\n",
+       {"logs      logs/<start>_a/round_<n>/rank_<r>/\n", "to a file: stdout and stderr\n",
         "to a file and shown: stdout of local rank 0, stderr of local rank 2 to 4\n", "shown are ranks 0,4-7\n",
         "shown are local ranks 1\n", "lines of stdout with loss also to filtered_stdout.log\n",
         "lines begin with '${hostname}: '\n", "SIGUSR1: passed on to the workers\n",
         "binding   to cores of the GPU's NUMA node that no other worker has\n", "admits 10.0.0.0/8\n",
-        "  DDPRUN_ROUND_DIRECTORY=logs/a/round_<n>\n"})
+        "  DDPRUN_ROUND_DIRECTORY=logs/<start>_a/round_<n>\n"})
     EXPECT_THAT(text, HasSubstr(line));
   EXPECT_THAT(plan({"--log-dir=/dev/null", "true"}), HasSubstr("logs      no files\n"));
   EXPECT_THAT(plan({"--log-dir=/dev/null", "true"}), HasSubstr("  TORCHELASTIC_ERROR_FILE=\n"));

@@ -15,6 +15,8 @@ namespace ddp::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using rendezvous::Ending;
+using rendezvous::FinishJob;
 using rendezvous::RoundTimes;
 using rendezvous::RunReport;
 using ::testing::HasSubstr;
@@ -33,19 +35,23 @@ TEST(Report, TellsTheTimesOfEachRoundInSecondsAndNullWhereThereAreNone) {
   RunReport report;
   report.total = 100s;
   report.worked = 75s;
+  report.useful = 55s;
   report.rounds_count = 2;
-  report.rounds = {RoundTimes{4, "", 2, 8, 0ms, 0ms, 0ms, 250ms, {}, 50s},
+  report.rounds = {RoundTimes{4, "", 2, 8, 0ms, 0ms, 0ms, 250ms, {}, 50s, 20s},
                    RoundTimes{5, "rank 3 was killed by SIGKILL", 1, 4, 3ms, 1500ms, 20ms, 100ms, 2s, 25s}};
-  const auto json = nlohmann::json::parse(report_json("bert", 75, report));
+  FinishJob verdict;
+  verdict.report = report;
+  const auto json = nlohmann::json::parse(report_json("bert", 75, verdict));
   EXPECT_EQ(json, (nlohmann::json{{"run_id", "bert"},
                                   {"exit_code", 75},
                                   {"total_seconds", 100.0},
                                   {"worked_seconds", 75.0},
-                                  {"goodput", 0.75},
+                                  {"goodput", 0.55},
                                   {"rounds_count", 2},
                                   {"rounds",
                                    {{{"round", 4},
-                                     {"why", ""},
+                                     {"why", "rank 3 was killed by SIGKILL"},
+                                     {"cause", nullptr},
                                      {"nodes", 2},
                                      {"world_size", 8},
                                      {"detect_seconds", 0.0},
@@ -53,9 +59,11 @@ TEST(Report, TellsTheTimesOfEachRoundInSecondsAndNullWhereThereAreNone) {
                                      {"rendezvous_seconds", 0.0},
                                      {"start_seconds", 0.25},
                                      {"first_step_seconds", nullptr},
-                                     {"worked_seconds", 50.0}},
+                                     {"worked_seconds", 50.0},
+                                     {"lost_seconds", 20.0}},
                                     {{"round", 5},
-                                     {"why", "rank 3 was killed by SIGKILL"},
+                                     {"why", "all workers ended well"},
+                                     {"cause", nullptr},
                                      {"nodes", 1},
                                      {"world_size", 4},
                                      {"detect_seconds", 0.003},
@@ -63,7 +71,36 @@ TEST(Report, TellsTheTimesOfEachRoundInSecondsAndNullWhereThereAreNone) {
                                      {"rendezvous_seconds", 0.02},
                                      {"start_seconds", 0.1},
                                      {"first_step_seconds", 2.0},
-                                     {"worked_seconds", 25.0}}}}}));
+                                     {"worked_seconds", 25.0},
+                                     {"lost_seconds", nullptr}}}}}));
+}
+
+TEST(Report, TheLastRoundHasTheCause) {
+  FinishJob verdict;
+  verdict.report.emplace().rounds.resize(2);
+  auto& cause = verdict.cause.emplace();
+  cause.rank = 5;
+  cause.host = "gpu17";
+  cause.pid = 41822;
+  cause.ending = {Ending::Kind::killed, 9, false};
+  cause.stderr_file = "/logs/stderr.log";
+  cause.stderr_tail = {"step 4", "oh"};
+  auto json = nlohmann::json::parse(report_json("bert", 137, verdict));
+  EXPECT_TRUE(json["rounds"][0]["cause"].is_null());
+  EXPECT_EQ(json["rounds"][1]["cause"], (nlohmann::json{{"rank", 5},
+                                                        {"host", "gpu17"},
+                                                        {"pid", 41822},
+                                                        {"exit_code", nullptr},
+                                                        {"signal", "SIGKILL"},
+                                                        {"message", nullptr},
+                                                        {"stderr_file", "/logs/stderr.log"},
+                                                        {"stderr_tail", {"step 4", "oh"}}}));
+  cause.ending = {Ending::Kind::exited, 3, false};
+  cause.message = "no data";
+  json = nlohmann::json::parse(report_json("bert", 3, verdict))["rounds"][1]["cause"];
+  EXPECT_EQ(json["exit_code"], 3);
+  EXPECT_TRUE(json["signal"].is_null());
+  EXPECT_EQ(json["message"], "no data");
 }
 
 TEST(Report, IsAllNullsWhereMembershipToldNone) {
@@ -75,9 +112,10 @@ TEST(Report, IsAllNullsWhereMembershipToldNone) {
 }
 
 TEST(Report, TakesBytesThatAreNoTextForWhatTheyAre) {
-  RunReport report;
-  report.rounds.emplace_back().why = "\xff\xfe";
-  EXPECT_FALSE(nlohmann::json::parse(report_json("x", 1, report)).is_discarded());
+  FinishJob verdict;
+  verdict.what = "\xff\xfe";
+  verdict.report.emplace().rounds.emplace_back();
+  EXPECT_FALSE(nlohmann::json::parse(report_json("x", 1, verdict)).is_discarded());
 }
 
 TEST_F(File, ReplacesWhatWasThere) {

@@ -146,6 +146,21 @@ TEST(Summary, WhatToTryFitsTheEnding) {
   EXPECT_THAT(text(1, {}), HasSubstr("wrote nothing to stderr"));
 }
 
+TEST(Summary, AFullDiskExplainsAnEmptyLog) {
+  auto failure = failure_of({Ending::Kind::exited, 1, false});
+  failure.stderr_file = "/logs/stderr.log";
+  failure.stderr_lost = "No space left on device";
+  auto text = job_summary(verdict_on(failure));
+  EXPECT_THAT(
+      text, HasSubstr("its stderr, as far as the disk took it: /logs/stderr.log on gpu17 (No space left on device)\n"));
+  EXPECT_THAT(text, HasSubstr("try:   free some space on the disk of its log"));
+  EXPECT_THAT(text, Not(HasSubstr("wrote nothing")));
+  failure.stderr_tail = {"the beginning"};
+  text = job_summary(verdict_on(failure));
+  EXPECT_THAT(text, HasSubstr("as far as the disk took it"));
+  EXPECT_THAT(text, HasSubstr("try:   read its stderr above"));
+}
+
 TEST(Summary, AnExceptionThatNobodyCaughtIsTheCause) {
   const struct {
     std::vector<std::string> tail;

@@ -156,6 +156,28 @@ TEST_F(Job, TheReportTellsOfEachRoundWhereTheTimeWent) {
   EXPECT_EQ(report.worked, 1035ms);
 }
 
+TEST_F(Job, TheReportTellsWhatWasLostAfterTheNewestCommitOfAnyNode) {
+  begin(2, 2, 1);
+  join(1, "a", 0, true);
+  join(2, "b", 1);
+  for (const std::uint32_t round : {0u, 1u}) {
+    for (const std::uint64_t node : {1, 2}) {
+      says(node, RoundStarted{round});
+      says(node, FirstStep{round});
+    }
+    pass(1000ms);
+    if (round == 1) break;
+    says(1, RoundEnded{round, {failure(0, kKilled, 1000ms)}, 0, false, 0, {5, {}, 700ms}});
+    says(2, RoundEnded{round, {}, 2, false, 0, {5, {}, 800ms}});
+  }
+  ends(1);
+  ends(2);
+  const auto& report = *finished.at(1).report;
+  ASSERT_EQ(report.rounds.size(), 2u);
+  EXPECT_EQ(report.rounds[0].lost, 200ms);
+  EXPECT_EQ(report.useful, 1800ms);
+}
+
 TEST_F(Job, TheReportGoesToWhoAsksForIt) {
   begin(2, 2);
   join(1, "a", 0, true);

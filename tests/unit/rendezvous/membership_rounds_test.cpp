@@ -226,6 +226,35 @@ TEST_F(Job, RoundsGoOnAboveThoseThatHaveLogs) {
   EXPECT_EQ(started.at(1).round.number, 7u);
 }
 
+TEST_F(Job, AllNodesAreToldInAllRoundsWhenTheFirstNodeBegan) {
+  begin(2, 2, 1);
+  hello.started = 1007;
+  join(1, "a", 1);
+  hello.started = 1000;
+  join(2, "b", 0, true);
+  for (const std::uint32_t round : {0u, 1u}) {
+    for (const std::uint64_t node : {1, 2}) {
+      EXPECT_EQ(started.at(node).round.number, round);
+      EXPECT_EQ(started.at(node).job_started, 1000u);
+    }
+    ends(1, {failure(2, kKilled)});
+    ends(2, {}, 2);
+  }
+}
+
+TEST_F(Job, AMembershipThatTakesOverTellsTheSameStartOfTheJob) {
+  begin(2, 2, 1);
+  hello.started = 1000;
+  hello.held = Held{{1600000000, 1, 4}, 0, 2, 0, true, false, {"nonce"}, {}, {}, {}, {}, 900};
+  join(1, "a");
+  hello.held->group_rank = 1;
+  join(2, "b");
+  says(1, RoundEnded{4, {failure(0, kKilled)}, 0, false});
+  says(2, RoundEnded{4, {}, 2, false});
+  EXPECT_EQ(started.at(1).round.number, 5u);
+  EXPECT_EQ(started.at(1).job_started, 900u);
+}
+
 TEST_F(Job, LogsOfASpareDoNotChangeTheRoundThatRuns) {
   begin(1, 1, 1);
   join(1, "a", {}, true);

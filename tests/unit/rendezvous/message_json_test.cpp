@@ -28,50 +28,62 @@ FailureReport some_failure() {
   out.killed_for = "it did not come";
   out.job_time_error = 3ms;
   out.missed_a_peer = true;
+  out.stderr_lost = "No space left on device";
   return out;
 }
 
 TEST(MessageJson, EveryMessageComesBackAsItWas) {
   Hello plain;
   plain.node_key = kKey;
-  const ToMembership up[] = {
-      Hello{{1, 3},
-            "bert",
-            kKey,
-            "gpu17",
-            3,
-            2,
-            4,
-            8,
-            "trainer",
-            "10.0.0.1",
-            {"10.0.0.1", "fd00::1"},
-            29500,
-            7,
-            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true, {kKey, kNonce}, {}, {{{90s, 2}, {0s, 1}}}},
-            3,
-            600s,
-            90s,
-            5s,
-            7s,
-            true,
-            true,
-            false,
-            "42.0"},
-      plain,
-      StoreOpened{4, 29400},
-      RoundStarted{4},
-      FirstStep{4},
-      RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms},
-      RoundEnded{4, {some_failure(), {}}, 7, true, 3, {12, {}}},
-      RoundEnded{4, {}, 0, false, 8, {{}, 1'000'000'000'000}},
-      RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms},
-      StopAsked{15, true},
-      StopAsked{15, false, true},
-      Leaving{"its guardian process ended"},
-      TimeAsked{7},
-      StopReady{4, 1001},
-      StopReady{4, {}}};
+  const ToMembership up[] = {Hello{{1, 3},
+                                   "bert",
+                                   kKey,
+                                   "gpu17",
+                                   3,
+                                   2,
+                                   4,
+                                   8,
+                                   "trainer",
+                                   "10.0.0.1",
+                                   {"10.0.0.1", "fd00::1"},
+                                   29500,
+                                   7,
+                                   1700000017,
+                                   Held{{1700000000, 0xabcdef, 4},
+                                        1,
+                                        2,
+                                        3,
+                                        true,
+                                        true,
+                                        {kKey, kNonce},
+                                        7,
+                                        {{{90s, 2}, {0s, 1}}},
+                                        1,
+                                        "10.0.0.1",
+                                        1700000001},
+                                   3,
+                                   600s,
+                                   90s,
+                                   5s,
+                                   7s,
+                                   true,
+                                   true,
+                                   false,
+                                   "42.0"},
+                             plain,
+                             StoreOpened{4, 29400},
+                             RoundStarted{4},
+                             FirstStep{4},
+                             RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms},
+                             RoundEnded{4, {some_failure(), {}}, 7, true, 3, {12, {}, 17ms}},
+                             RoundEnded{4, {}, 0, false, 8, {{}, 1'000'000'000'000}},
+                             RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms},
+                             StopAsked{15, true},
+                             StopAsked{15, false, true},
+                             Leaving{"its guardian process ended"},
+                             TimeAsked{7},
+                             StopReady{4, 1001},
+                             StopReady{4, {}}};
   for (const auto& message : up) EXPECT_EQ(to_membership_of(to_json(message)), message) << to_json(message);
   StartRound start;
   start.round = {1700000000, 0xabcdef, 4};
@@ -89,29 +101,31 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.successors = {{1, "10.0.0.2", 29501}, {2, "fd00::3", 29502}};
   start.host_group_rank = 0;
   start.nonce = kNonce;
+  start.job_started = 1700000001;
   start.spent_restarts = {{1ms, 1}};
-  const ToAgent down[] = {Welcome{1234ms, true, 2, {1, 3}},
-                          Elsewhere{"10.0.0.2", 29501},
-                          Refused{"no", "yes"},
-                          Refused{"no", "yes", false, true},
-                          OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
-                          start,
-                          RoundEstablished{4},
-                          PrepareStop{4, true},
-                          StopAt{4, 1002, 15},
-                          StopAt{4, 1, 0},
-                          StopRound{4, 15, true, true, "ctrl-c", {3}, true},
-                          FinishJob{137,
-                                    some_failure(),
-                                    {some_failure()},
-                                    7,
-                                    8,
-                                    3,
-                                    "what",
-                                    "try",
-                                    RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s}, {}}}},
-                          FinishJob{},
-                          TimeTold{7, 1234ms}};
+  const ToAgent down[] = {
+      Welcome{1234ms, true, 2, {1, 3}},
+      Elsewhere{"10.0.0.2", 29501},
+      Refused{"no", "yes"},
+      Refused{"no", "yes", false, true},
+      OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
+      start,
+      RoundEstablished{4},
+      PrepareStop{4, true},
+      StopAt{4, 1002, 15},
+      StopAt{4, 1, 0},
+      StopRound{4, 15, true, true, "ctrl-c", {3}, true},
+      FinishJob{137,
+                some_failure(),
+                {some_failure()},
+                7,
+                8,
+                3,
+                "what",
+                "try",
+                RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s, 7ms}, {}}, 8ms}},
+      FinishJob{},
+      TimeTold{7, 1234ms}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
 }
 
@@ -302,6 +316,8 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
        {"/addresses", {Json(std::vector<std::string>(257, "10.0.0.1"))}},
        {"/standby_port", {-1, 65'536}, {0}},
        {"/highest_round", {-2, 1'000'000'001}, {-1, 1'000'000'000}},
+       {"/started", {-1, 253'402'300'800, "1"}, {0, 253'402'300'799}},
+       {"/held/job_started", {-1, 253'402'300'800}, {0}},
        {"/node_key", {"", std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a')}},
        {"/held/group_rank", {-1, 2}, {0}},
        {"/held/group_world_size", {0, 65'537}},
@@ -332,6 +348,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
                   {"/commits", {-1, std::int64_t{1} << 53}},
                   {"/signal_number", {0, 65}},
                   {"/signalled_at_ms", {101 * 366 * kDay}},
+                  {"/kept_at_ms", {-1, 101 * 366 * kDay}, {0}},
                   {"/failures/0/rank", {-1, 2'000'000'000}},
                   {"/failures/0/local_rank", {-1, 16'384}},
                   {"/failures/0/pid", {-1, std::int64_t{1} << 31}},
@@ -341,9 +358,10 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
                   {"/failures/0/ending", {-1, 4}},
                   {"/failures/0/accused", {Json(std::vector<int>(17, 1)), Json(std::vector<int>{-2})}},
                   {"/failures/0/killed_for", {std::string(513, 'x')}},
+                  {"/failures/0/stderr_lost", {std::string(257, 'x')}},
                   {"/failures/0/stderr_tail", {Json(std::vector<std::string>(17, "x"))}}},
                  parse);
-  for (const auto* name : {"host", "program", "message", "stderr_file", "gpu_faults"})
+  for (const auto* name : {"host", "program", "message", "stderr_file", "stderr_lost", "gpu_faults"})
     for (const auto& text : kNoTexts)
       expect_refused(with(to_json(ToMembership(ended)), std::string("/failures/0/") + name, text), name, parse);
   for (const auto& text : kNoTexts)
@@ -379,6 +397,7 @@ TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
                   {"/restarts_max", {-1}},
                   {"/master_address", kNoHosts, {"", "gpu17", "fd00::1"}},
                   {"/master_port", {0, 65'536}},
+                  {"/job_started", {-1, 253'402'300'800}, {0, 253'402'300'799}},
                   {"/why", {std::string(2049, 'x'), kNul, "a\nddprun: b"}},
                   {"/successors/0/address", kNoAddresses},
                   {"/successors/0/port", {0, 65'536}},

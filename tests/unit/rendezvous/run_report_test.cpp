@@ -1,14 +1,11 @@
 #include "rendezvous/membership/run_report.hpp"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace ddp::rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class RunBookTest : public ::testing::Test {
  protected:
@@ -47,17 +44,6 @@ TEST_F(RunBookTest, TellsWhereTheTimeBetweenTwoRoundsWent) {
   EXPECT_EQ(report.rounds, (std::vector{first, second}));
   EXPECT_EQ(report.total, 2000ms);
   EXPECT_EQ(report.worked, 1490ms);
-  EXPECT_DOUBLE_EQ(report.goodput(), 0.745);
-  EXPECT_THAT(describe(report), HasSubstr("2 rounds in 2 s, at work 74.5 % of the time"));
-  EXPECT_THAT(describe(report),
-              HasSubstr("round 1: 2 nodes, 8 workers, worked 500 ms; detect 10 ms, stop 30 ms, rendezvous "
-                        "20 ms, start 20 ms, first step 30 ms\n    because rank 3 was killed"));
-}
-
-TEST_F(RunBookTest, AReasonIsOneLine) {
-  book_.begun(0, "", 1, 1, at(0ms));
-  book_.begun(1, "rank 1 ended (\nerror: x\x1b[2J)", 1, 1, at(10ms));
-  EXPECT_THAT(describe(book_.at(at(20ms))), HasSubstr("\n    because rank 1 ended (\\nerror: x\\x1b[2J)"));
 }
 
 TEST_F(RunBookTest, WhereNobodyTellsOfStepsWorkBeginsWithTheStart) {
@@ -77,7 +63,6 @@ TEST_F(RunBookTest, ARoundThatNeverStartedDidNoWork) {
   const auto report = book_.at(at(1000ms));
   EXPECT_EQ(report.rounds.front().start, std::nullopt);
   EXPECT_EQ(report.worked, 0ms);
-  EXPECT_THAT(describe(report), HasSubstr("start -, first step -"));
 }
 
 TEST_F(RunBookTest, ClocksOfOtherNodesDoNotMakeTimesNegative) {
@@ -119,13 +104,55 @@ TEST_F(RunBookTest, KeepsTheNewestRoundsAndCountsAll) {
   EXPECT_EQ(report.rounds.front().round, 8u);
   EXPECT_EQ(report.rounds_count, 40);
   EXPECT_EQ(report.worked, 2000ms);
-  EXPECT_THAT(describe(report), HasSubstr("40 rounds in 4 s, at work 50.0 % of the time; the last 32 were"));
 }
 
-TEST_F(RunBookTest, OneRoundIsOneLine) {
+TEST_F(RunBookTest, GoodputCountsNeitherImportsNorStepsThatAreDoneAgain) {
+  book_.begun(0, "", 1, 1, at(100ms));
+  book_.all_started(at(150ms));
+  book_.first_step(at(400ms));  // imports took 250 ms
+  book_.end_called(at(1000ms), at(1000ms));
+  book_.kept(at(800ms));
+  book_.all_ended(at(1000ms));
+  EXPECT_EQ(book_.at(at(1000ms)).useful, 600ms) << "no other round follows yet";
+  book_.begun(1, "rank 0 was killed", 1, 1, at(1000ms));
+  book_.all_started(at(1000ms));
+  EXPECT_EQ(book_.at(at(1200ms)).useful, 400ms) << "no step of this round is done yet";
+  book_.first_step(at(1200ms));
+  const auto report = book_.at(at(2000ms));
+  EXPECT_EQ(report.rounds[0].lost, 200ms);
+  EXPECT_EQ(report.rounds[1].lost, std::nullopt);
+  EXPECT_EQ(report.worked, 1400ms);
+  EXPECT_EQ(report.useful, 1200ms);
+  EXPECT_DOUBLE_EQ(report.goodput().value(), 0.6);
+}
+
+TEST_F(RunBookTest, ARoundThatKeptNothingIsDoneAgain) {
   book_.begun(0, "", 1, 1, at(0ms));
-  EXPECT_THAT(describe(book_.at(at(10ms))), Not(HasSubstr("\n")));
-  EXPECT_EQ(RunReport{}.goodput(), 0);
+  book_.first_step(at(0ms));
+  book_.end_called(at(1000ms), at(1000ms));
+  book_.kept(std::nullopt);
+  book_.begun(1, "rank 0 was killed", 1, 1, at(1000ms));
+  book_.first_step(at(1000ms));
+  const auto report = book_.at(at(1500ms));
+  EXPECT_EQ(report.rounds[0].lost, 1000ms);
+  EXPECT_EQ(report.useful, 500ms);
+}
+
+TEST_F(RunBookTest, GoodputIsUnknownWhereNobodyTellsOfSteps) {
+  book_.begun(0, "", 1, 1, at(0ms));
+  book_.all_started(at(0ms));
+  EXPECT_FALSE(book_.at(at(1000ms)).goodput());
+  EXPECT_FALSE(RunReport{}.goodput());
+}
+
+TEST_F(RunBookTest, GoodputIsUnknownWhereStepsWereLostAndNobodyTellsHowMany) {
+  book_.begun(0, "", 1, 1, at(0ms));
+  book_.first_step(at(0ms));
+  EXPECT_TRUE(book_.at(at(100ms)).goodput());
+  book_.end_called(at(1000ms), at(1000ms));
+  book_.begun(1, "rank 0 was killed", 1, 1, at(1000ms));
+  book_.first_step(at(1000ms));
+  EXPECT_FALSE(book_.at(at(1500ms)).goodput());
 }
 
 }  // namespace

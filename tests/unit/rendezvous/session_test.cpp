@@ -381,6 +381,18 @@ TEST_F(SessionTest, ABrokenConnectionIsResumedAtOnce_AndWhatWasSaidOfTheRoundIsS
   EXPECT_EQ(hear(Welcome{}), "hand welcome") << "of round 0 nothing is said in round 1";
 }
 
+TEST_F(SessionTest, TheStartOfTheJobIsReturned) {
+  join();
+  auto message = start(0, 1, false);
+  message.job_started = 900;
+  hear(message);
+  step(Session::Ended{How::closed, 1});
+  now += 10s;
+  static_cast<void>(session.tick(now));
+  const auto actions = session.step(Session::Connected{kFirst}, now);
+  EXPECT_EQ(std::get<Hello>(std::get<Session::Send>(actions.at(0)).message).held->job_started, 900u);
+}
+
 TEST_F(SessionTest, TheNoncesOfTheLastEightRoundsAreReturned) {
   join();
   for (std::uint32_t number = 0; number < 10; ++number) {

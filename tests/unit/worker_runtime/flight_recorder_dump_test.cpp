@@ -328,6 +328,21 @@ TEST(FailureFiles, AreThereWholeInFoldersThatAreMade) {
   EXPECT_EQ(contents_of(scratch.path() / "some/new/trace.1.events.log"), "lines");
 }
 
+TEST(FailureFiles, OfTheNewestRoundsOfATermAreKept) {
+  const test::ScratchDirectory scratch;
+  const Place place{.temporary_directory = scratch.path(), .run_id = "bert"};
+  const auto parent = fs::path(files_of(place, {5, 7, 0}, 0, ::geteuid()).directory).parent_path();
+  const auto write = [&](const RoundId& round) {
+    for (const int rank : {0, 1}) write_files(files_of(place, round, rank, ::geteuid()), "json", "pickle", "lines");
+  };
+  write({4, 7, 1});
+  for (const std::uint32_t number : {1U, 2U, 3U, 8U, 9U, 10U, 11U}) write({5, 7, number});
+  EXPECT_THAT(names_in(parent),
+              ElementsAre("round_4-0000000000000007-1", "round_5-0000000000000007-10", "round_5-0000000000000007-11",
+                          "round_5-0000000000000007-8", "round_5-0000000000000007-9"));
+  for (const auto& round : fs::directory_iterator(parent)) EXPECT_EQ(names_in(round).size(), 6U);
+}
+
 TEST(FailureFiles, DoNotGoToAFolderThatOthersCanWriteTo) {
   const test::ScratchDirectory scratch;
   const Files files = files_of({.temporary_directory = scratch.path()}, {}, 0, 5);
