@@ -1,7 +1,7 @@
-// Runs one job on this node: performs what the worker group decides, and tells it what happened.
+// Runs one job on this node: performs what the node's cores decide, and tells them what happened.
 //
-// The shell around launcher/worker_group: signals, timers, the guardian's reports, the store and the workers' output
-// meet on one event loop; the decisions are made there, the processes are handled by the guardian.
+// The shell around launcher/node: signals, timers, the guardian's reports, the store, the connection to membership and
+// the workers' output meet on one event loop. The decisions are made there, the processes are handled by the guardian.
 //
 // Threads: one, the program's main thread. Spawning happens in the guardian, which has one thread too.
 #pragma once

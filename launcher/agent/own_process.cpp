@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "base/host_name.hpp"
@@ -22,6 +23,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::chrono::seconds kRemovalLimit{2};  // nobody needs what is left
+constexpr std::string_view kUnique = "XXXXXX";    // of mkdtemp
 
 bool is_at(int folder, const std::string& path) {
   struct stat open {
@@ -30,11 +32,14 @@ bool is_at(int folder, const std::string& path) {
          open.st_ino == there.st_ino;
 }
 
-// Empty where somebody else has the lock, or where the file system has no locks.
-base::UniqueFd locked(const std::string& folder) {
-  base::UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) fd.reset();
-  return fd;
+enum class Lock { taken, is_anothers, none_to_be_had };  // the last: the file system has none
+
+Lock lock_folder(const std::string& folder, base::UniqueFd& fd) {
+  fd = base::UniqueFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return Lock::taken;
+  const bool is_anothers = errno == EWOULDBLOCK || errno == ENOENT;  // who has removed it
+  fd.reset();
+  return is_anothers ? Lock::is_anothers : Lock::none_to_be_had;
 }
 
 void remove_left_folders(const std::string& parent, const std::string& start) {
@@ -43,9 +48,11 @@ void remove_left_folders(const std::string& parent, const std::string& start) {
     const auto path = entry->path();
     entry.increment(ignored);
     struct stat info {};
-    if (path.filename().string().compare(0, start.size(), start) != 0) continue;
+    const auto name = path.filename().string();
+    if (name.compare(0, start.size(), start) != 0 || name.size() != start.size() + kUnique.size()) continue;
     if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) continue;
-    if (const auto lock = locked(path)) std::filesystem::remove_all(path, ignored);
+    base::UniqueFd fd;
+    if (lock_folder(path, fd) == Lock::taken) std::filesystem::remove_all(path, ignored);
   }
 }
 
@@ -102,13 +109,14 @@ ScratchDirectory::ScratchDirectory() {
   const std::string parent = variable != nullptr && *variable != '\0' ? variable : "/tmp";
   const auto start = "ddprun_scratch_" + folder_name_of(base::host_name()) + "_";
   remove_left_folders(parent, start);
-  do {
-    path_ = parent + "/" + start + "XXXXXX";
+  for (auto got = Lock::is_anothers; got == Lock::is_anothers;) {  // another ddprun took it for one that was left
+    path_ = parent + "/" + start + std::string(kUnique);
     if (::mkdtemp(path_.data()) == nullptr)
       throw UsageError("the folder " + path_ + " can't be made: " + std::strerror(errno), "environment variable TMPDIR",
                        "`TMPDIR=/tmp`, or any folder that you can write to");
-    lock_ = locked(path_);
-  } while (lock_ && !is_at(lock_.get(), path_));  // another ddprun took it for one that was left
+    got = lock_folder(path_, lock_);
+    if (got == Lock::taken && !is_at(lock_.get(), path_)) got = Lock::is_anothers;
+  }
 }
 
 ScratchDirectory::~ScratchDirectory() {

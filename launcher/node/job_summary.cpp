@@ -61,7 +61,7 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   }
   if (!failure.gpu_faults.empty())
     return "look at what the GPU reported, above; `nvidia-smi -q` on " + failure.host + " shows its state" + restarts;
-  if (!failure.killed_for.empty())
+  if (failure.is_killed_by_ddprun())
     return "find out what it did instead: its log, and the flight recorder's files of the others" + restarts;
   if (ending.kind == Ending::Kind::killed) {
     switch (ending.value) {

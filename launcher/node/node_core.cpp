@@ -22,7 +22,6 @@ namespace outcome = rendezvous::outcome;
 namespace {
 constexpr std::chrono::milliseconds kOutputIsLate{10'000};  // files open in less than a millisecond
 constexpr std::chrono::milliseconds kOutputLimit{2'000};    // for what is left of a round to be written
-constexpr const char* kMissedACollective = "it did not come to a collective in time";
 constexpr std::chrono::milliseconds kOrphansLimit{30'000};  // for SIGKILL to take effect, as in a round
 }  // namespace
 
@@ -531,7 +530,8 @@ FailureReport NodeCore::report_of(const Failure& failure) const {
   report.is_own_error = failure.is_own_error;
   report.was_ending = failure.was_ending;
   const bool was_killed = failure.ending.kind == Ending::Kind::killed && failure.ending.value == SIGKILL;
-  if (failure.is_hung && was_killed && !failure.was_ending) report.killed_for = kMissedACollective;
+  if (failure.is_hung && was_killed && !failure.was_ending)
+    report.killed_for = base::printable(why_killed_text(stop_why_), rendezvous::kKilledForBytesMax);
   return report;
 }
 

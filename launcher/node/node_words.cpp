@@ -13,6 +13,10 @@ constexpr const char* kOpeningTheStore = "opening the store of the job, which th
 
 }  // namespace
 
+std::string why_killed_text(const std::string& found_by) {
+  return "it did not come to a collective in time" + (found_by.empty() ? "" : " (" + found_by + ")");
+}
+
 std::string all_workers(int workers) {
   return workers == 1 ? "the worker" : workers == 2 ? "both workers" : "all " + std::to_string(workers) + " workers";
 }

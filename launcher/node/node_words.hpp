@@ -18,6 +18,10 @@ constexpr const char* kLogDiskIsSlow =
 constexpr const char* kNoSuspension =
     "ctrl-z suspends no job of several nodes: the others would take this one for dead";
 
+// Why ddprun killed a worker that a collective's deadline found missing; `found_by`: what the rank said that waited for
+// it, with the collective, its number and the deadline, or empty.
+std::string why_killed_text(const std::string& found_by);
+
 // Why the socket between ddprun and a worker was given up.
 enum class LinkFault { says_nonsense, does_not_read };
 

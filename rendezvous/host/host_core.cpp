@@ -58,6 +58,7 @@ void HostCore::take(Came&& event, TimePoint now) {
   const Hello& hello = event.hello;
   const bool is_known = membership_.knows(hello.node_key);
   if (has_stepped_down_ || is_finishing_ || (membership_.is_finished() && !is_known)) return close(event.node);
+  if (hello.node_key == own_key_) return close(event.node);  // nobody else has it by right
   if (hello.is_host) return take_call(event);
   if (verdict_) return tell(event.node, *verdict_);
   if (const auto refused = membership_.other_job(hello)) return tell(event.node, *refused);
@@ -118,6 +119,7 @@ void HostCore::take(OwnAgentSaid&& event, TimePoint now) {
   if (has_stepped_down_) return;
   auto* hello = std::get_if<Hello>(&event.message);
   if (hello == nullptr) return follow(membership_.step(Heard{kOwnNode, std::move(event.message)}, now));
+  own_key_ = hello->node_key;
   tell(kOwnNode, Welcome{job_time(now), false, versions_.high, versions_});
   follow(membership_.step(Joined{kOwnNode, std::move(*hello), {}, true}, now));
 }

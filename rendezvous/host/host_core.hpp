@@ -133,7 +133,8 @@ class HostCore {
   const TimePoint began_;
   Membership membership_;
   std::uint64_t nodes_seen_ = 0;
-  std::optional<FinishJob> verdict_;  // where membership may not go on, and no agent is here to take another way
+  std::optional<std::string> own_key_;  // of this process's own node
+  std::optional<FinishJob> verdict_;    // where membership may not go on, and no agent is here to take another way
   std::map<NodeId, Connection> connections_;  // of other nodes
   std::set<NodeId> refused_;                  // of them, the oldest first
   std::optional<TimePoint> farewell_ends_;    // while the last connections are waited for

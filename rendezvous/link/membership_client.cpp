@@ -73,6 +73,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void step_down(const Session::SteppedDown& how) {
     own_ = nullptr;
+    call_.reset();
+    called_.reset();
     step(how);
   }
 
@@ -202,8 +204,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     return options;
   }
 
-  // Whatever comes back, or nothing: the next call is made all the same, and ends this one.
+  // Whatever comes back, or nothing: the next call is made all the same.
   void perform(const Session::Call& action) {
+    if (call_) return;  // it has limits
     called_.reset();
     const auto place = text_of({endpoint_.host, static_cast<std::uint16_t>(endpoint_.port + action.to.port)});
     call_.emplace(

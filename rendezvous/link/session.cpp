@@ -134,8 +134,10 @@ Session::SteppedDown Session::stepped_down(const HostCore::StepDown& how) {
 void Session::call_endpoint(TimePoint now) {
   call_at_ = now + kCallEach;
   auto hello = hello_;
-  hello.held = has_begun_round_ ? held_ : std::nullopt;
+  hello.node_key.assign(32, '0');  // it is secret, and who is at the endpoint now may be a stranger
+  hello.held = held_;
   hello.is_host = true;
+  hello.goes_on = has_begun_round_;
   out_.emplace_back(Call{endpoint_[calls_++ % endpoint_.size()], std::move(hello)});
 }
 

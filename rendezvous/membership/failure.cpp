@@ -44,9 +44,9 @@ std::string describe_duration(std::chrono::milliseconds duration) {
 
 std::string describe_failure(const FailureReport& failure) {
   auto text = "rank " + std::to_string(failure.rank) + " " +
-              (failure.killed_for.empty() ? describe(failure.ending) : "was killed by ddprun");
+              (failure.is_killed_by_ddprun() ? "was killed by ddprun" : describe(failure.ending));
   if (failure.ending.kind != Ending::Kind::not_started) text += " after " + describe_duration(failure.after);
-  if (!failure.killed_for.empty()) text += ": " + failure.killed_for;
+  if (failure.is_killed_by_ddprun()) text += ": " + failure.killed_for;
   return text;
 }
 

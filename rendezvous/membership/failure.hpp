@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct Ending {
 
 constexpr std::size_t kStderrLinesMax = 16;
 constexpr std::size_t kAccusedMax = 16;
+
+constexpr std::size_t kKilledForBytesMax = 512;
 
 // One worker's failure, in words that are the same on every node.
 struct FailureReport {
@@ -43,8 +46,9 @@ struct FailureReport {
   bool was_ending = false;     // its end had begun before its node sent any signal, and when its node's first was seen
   std::chrono::milliseconds job_time_error{0};  // of job_time, at most, either way: the clock is not this node's
   bool missed_a_peer = false;  // its error says that a connection to another rank ended, but not to which one
-  std::string killed_for{};    // not empty: ddprun ended it, and why
+  std::string killed_for{};    // why ddprun ended it, at most kKilledForBytesMax; empty: it did not
   std::string seen_address{};  // of its node, as membership sees it; no part of a message
+  bool is_killed_by_ddprun() const { return !killed_for.empty(); }
   bool says_why() const { return !message.empty(); }
   bool operator==(const FailureReport&) const = default;
 };

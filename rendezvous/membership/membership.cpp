@@ -169,13 +169,31 @@ bool Membership::is_full() const {
 }
 
 Membership::Aside Membership::aside_for(const Hello& other) const {
-  if (phase_ == Phase::finished || job_stop()) return Aside::no;
+  if (phase_ == Phase::finished || job_stop() || is_own_call(other)) return Aside::no;
   if (rounds_begun_ == 0) return Aside::joins;
   if (!other.held || !admission().is_possible(other)) return Aside::no;
-  if (phase_ == Phase::gathering && !may_go_on()) return Aside::joins;
-  const bool is_newer = recovery_.proves_any_round(*other.held) ? last_round() < other.held->round
-                                                                : options_.has_token && other.held->is_established;
-  return is_newer ? Aside::gives_up_round : Aside::no;
+  const auto& held = *other.held;
+  const bool is_proven = recovery_.proves_any_round(held);
+  const bool waits = phase_ == Phase::gathering && (nodes_.count_available() < options_.nodes_min || !may_go_on());
+  if (waits && is_proven && !(held.round < last_round())) return Aside::joins;
+  if (!other.goes_on) return Aside::no;
+  if (is_proven) return last_round() < held.round ? Aside::gives_up_round : Aside::no;
+  if (!options_.has_token) return Aside::no;
+  if (waits) return Aside::joins;
+  const bool began_earlier = held.job_started != 0 && held.job_started < job_started_;
+  return began_earlier ? Aside::gives_up_round : Aside::no;
+}
+
+// The endpoint leads to the port at which this node serves the job by now.
+bool Membership::is_own_call(const Hello& other) const {
+  const auto is_own = [&](const auto& entry) {
+    const auto& [id, node] = entry;
+    if (!node.is_endpoint_host || !other.held) return false;
+    const auto& held = node.hello.held;
+    const bool has_brought_it = held && held->round == other.held->round && held->group_rank == other.held->group_rank;
+    return has_brought_it || (other.held->round == last_round() && node.group_rank == other.held->group_rank);
+  };
+  return std::any_of(nodes_.begin(), nodes_.end(), is_own);
 }
 
 Membership::Actions Membership::give_up_round() {

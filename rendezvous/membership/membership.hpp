@@ -137,10 +137,9 @@ class Membership {
   bool has_begun() const { return round_.id.has_value(); }  // a round
   bool knows(const std::string& node_key) const;            // whose farewell is for this job
   std::optional<Refused> other_job(const Hello& hello) const { return admission().other_job(hello); }
-  // Another node serves the job too, and has gone on with the round that it holds; it may not have decided yet, and
-  // hold none. The nodes here join it where they have no round, or can't go on and it has. They give up their round
-  // where the other one was among them and has gone on with the greater part; or where they have begun the job once
-  // more, which is believed only of those who have the job's token.
+  // Another node serves the job too. The nodes here join it where they have no round; and where they wait for others,
+  // if it proves that it was in a round here and holds one that is not older. They give up a newer round's predecessor
+  // if it has gone on; and, if the job has a token, the round of a job that they have begun once more, later than it.
   enum class Aside { no, joins, gives_up_round };
   Aside aside_for(const Hello& other) const;
   [[nodiscard]] Actions give_up_round();  // tells the nodes
@@ -199,6 +198,7 @@ class Membership {
   void take(NodeId from, const StopReady& message, TimePoint now);
 
   // Nodes (membership.cpp).
+  bool is_own_call(const Hello& other) const;
   Admission admission() const { return {options_, nodes_, rounds_begun_ > 0}; }
   void go_on(TimePoint now);
   Node forget(NodeId id);

@@ -95,6 +95,7 @@ struct Hello {
   // This node serves the job at its standby port, after its first host was lost, and asks nothing: it looks whether
   // another ddprun of the job has come to the endpoint since.
   bool is_host = false;
+  bool goes_on = false;  // as the host it has begun a round
   bool operator==(const Hello&) const = default;
 };
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 namespace ddp::rendezvous {
 namespace {
@@ -20,7 +22,7 @@ bool was_killed(const FailureReport& failure) { return failure.ending.kind == En
 // A library may abort because its peer has failed.
 bool may_be_late(const FailureReport& failure) {
   const int signal_number = failure.ending.value;
-  return was_killed(failure) && failure.killed_for.empty() &&
+  return was_killed(failure) && !failure.is_killed_by_ddprun() &&
          (signal_number == SIGKILL || signal_number == SIGSEGV || signal_number == SIGBUS || signal_number == SIGTERM);
 }
 
@@ -30,7 +32,7 @@ enum class Standing { own_error, killed, plain, left };
 
 Standing standing_of(const FailureReport& failure) {
   if (failure.is_own_error) return Standing::own_error;
-  if (failure.was_ending && was_killed(failure) && failure.killed_for.empty() && failure.ending.value != SIGABRT &&
+  if (failure.was_ending && was_killed(failure) && !failure.is_killed_by_ddprun() && failure.ending.value != SIGABRT &&
       !is_schedulers_signal(failure.ending))
     return Standing::killed;
   return failure.ending.kind == Ending::Kind::left ? Standing::left : Standing::plain;
@@ -67,24 +69,36 @@ std::chrono::milliseconds doubt_between(const FailureReport& a, const FailureRep
   return is_one_clock ? 0ms : a.job_time_error + b.job_time_error;
 }
 
-// Who had the first failure, or may have had it as far as the clocks tell.
+// Who had the first failure, or may have had it as far as the clocks tell. Without a comparison of each two: a large
+// job may have ten thousand failures, and the endpoint's loop waits.
 std::vector<std::size_t> first_in_time(const std::vector<FailureReport>& failures,
                                        const std::vector<std::size_t>& those) {
+  using Clock = std::pair<std::string, std::string>;
+  std::map<Clock, std::chrono::milliseconds> first_of_clock;
+  auto latest = std::chrono::milliseconds::max();  // at which the first of all happened
+  for (const auto i : those) {
+    const auto& failure = failures[i];
+    const auto [first, is_new] =
+        first_of_clock.try_emplace(Clock(failure.host, failure.seen_address), failure.job_time);
+    if (!is_new) first->second = std::min(first->second, failure.job_time);
+    latest = std::min(latest, failure.job_time + failure.job_time_error);
+  }
   std::vector<std::size_t> out;
   for (const auto i : those) {
-    const auto is_before_it = [&](std::size_t j) {
-      return failures[j].job_time + doubt_between(failures[i], failures[j]) < failures[i].job_time;
-    };
-    if (std::none_of(those.begin(), those.end(), is_before_it)) out.push_back(i);
+    const auto& failure = failures[i];
+    const bool is_first_of_clock = failure.job_time == first_of_clock.at(Clock(failure.host, failure.seen_address));
+    if (is_first_of_clock && failure.job_time - failure.job_time_error <= latest) out.push_back(i);
   }
   return out;
 }
 
-std::ptrdiff_t count_accusers(const std::vector<FailureReport>& failures, int rank) {
-  return std::count_if(failures.begin(), failures.end(), [rank](const FailureReport& failure) {
-    return failure.rank != rank &&
-           std::find(failure.accused.begin(), failure.accused.end(), rank) != failure.accused.end();
-  });
+// By rank.
+std::map<int, int> count_accusers(const std::vector<FailureReport>& failures) {
+  std::map<int, int> out;
+  for (const auto& failure : failures)
+    for (const int rank : std::set<int>(failure.accused.begin(), failure.accused.end()))
+      if (rank != failure.rank) ++out[rank];
+  return out;
 }
 
 template <class Predicate>
@@ -101,9 +115,11 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
   std::erase_if(those, [&](std::size_t i) { return standing_of(failures[i]) != best; });
   const auto is_earlier = [&](std::size_t a, std::size_t b) { return failures[a].job_time < failures[b].job_time; };
   // Facts decide where the clocks do not.
+  const auto accusers = count_accusers(failures);
   const auto is_likelier = [&](std::size_t a, std::size_t b) {
     const auto rank_of = [&](std::size_t i) {
-      return std::tuple(-count_accusers(failures, failures[i].rank), !may_be_late(failures[i]), failures[i].job_time);
+      const auto found = accusers.find(failures[i].rank);
+      return std::tuple(found == accusers.end() ? 0 : -found->second, !may_be_late(failures[i]), failures[i].job_time);
     };
     return rank_of(a) < rank_of(b);
   };

@@ -18,7 +18,6 @@ constexpr std::size_t kListMax = kAddressesMax;  // of texts
 // Of any text, in both directions: a longer one is cut where it is written. Eight failures with four texts each and 16
 // lines of stderr fit into kControlMessageBytesMax, even if JSON doubles each byte.
 constexpr std::size_t kTextBytesMax = 2048;
-constexpr std::size_t kKilledForBytesMax = 512;  // ddprun's own words
 
 // --- reading, with the limits ---
 
@@ -299,6 +298,7 @@ void fields(Hello& m, Visit visit) {
   visit("wants_report", m.wants_report);
   visit("slurm_run", m.slurm_run);
   visit("is_host", m.is_host, false);
+  visit("goes_on", m.goes_on, false);
 }
 
 template <class Visit>

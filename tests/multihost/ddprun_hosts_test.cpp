@@ -412,6 +412,23 @@ TEST_F(DdprunHosts, AHostThatCrashesIsReplaced) {
   EXPECT_THAT(two.out(), HasSubstr("rank 3 of 4 met all"));
 }
 
+TEST_F(DdprunHosts, AFixedNumberOfNodesGoesOnAfterACutOfTheEndpointsHost) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  auto nodes = run_on_all(*hosts, [](int host) {
+    return with(with(fixed(3, host, Hosts::ipv4(0)), "--rdzv-conf=heartbeat_timeout=1,join_timeout=30"),
+                "--max-restarts=2");
+  });
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
+  hosts->cut(0);
+  ASSERT_TRUE(nodes[0].prints("waiting for 2 more nodes")) << nodes[0].err();
+  ASSERT_TRUE(nodes[1].prints("waiting for 1 more node")) << nodes[1].err();
+  hosts->heal(0);
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 4)) << node.err();
+  nodes[1].kill(SIGTERM);
+  for (auto& node : nodes) EXPECT_EQ(node.wait(), 143) << node.err();
+}
+
 // Another ddprun is started at the endpoint's address, with the same command line.
 TEST_F(DdprunHosts, TheEndpointsHostIsReplaced) {
   const struct {

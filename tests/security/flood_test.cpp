@@ -113,7 +113,8 @@ TEST_F(FloodOfSilentConnections, DoesNotKeepNodesFromTheDaemon) {
 
 TEST_F(FloodOfSilentConnections, DoesNotKeepNodesFromADdprunThatServesTheEndpoint) {
   const auto port = free_port();
-  Job host(with_few_descriptors("ddprun", node_at(port, "is_host=true", "echo limit $(ulimit -Sn)")), limited());
+  Job host(with_few_descriptors("ddprun", node_at(port, "is_host=true,join_timeout=50", "echo limit $(ulimit -Sn)")),
+           limited());
   ASSERT_TRUE(host.prints("waiting")) << host.err();
   Flood flood(static_cast<std::uint16_t>(std::stoi(port)), kFlood);
   ASSERT_TRUE(flood.is_connected());
@@ -141,7 +142,7 @@ store::RawSocket one_that_stays(std::uint16_t port, const std::string& hello, st
 
 TEST(FloodOfRefusedHellos, TakesNoPlaceOfANodeThatComesThen) {
   const auto port = free_port();
-  Job host(node_at(port, "is_host=true", "true"));
+  Job host(node_at(port, "is_host=true,join_timeout=50", "true"));
   ASSERT_TRUE(host.prints("waiting")) << host.err();
   auto hello = hello_of('a');
   hello["run_id"] = "another";

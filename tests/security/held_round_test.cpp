@@ -48,6 +48,7 @@ std::string a_newer_round() { return std::to_string(std::time(nullptr) + 1'000'0
 Json a_lie(char key_digit, const std::string& round = a_newer_round()) {
   auto hello = hello_of(key_digit);
   hello["nodes_min"] = hello["nodes_max"] = 3;
+  hello["restarts_max"] = 1;
   hello["was_welcomed"] = true;
   hello["held"] = {{"round", round},
                    {"group_rank", 0},

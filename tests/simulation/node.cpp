@@ -421,7 +421,9 @@ void Node::perform(const MeetingCore::Host& action) {
   auto options = world_.options_for(hello_);
   options.has_token = world_.job.has_token;
   options.holds_endpoint = !action.is_next;
-  if (options.holds_endpoint && world_.job.is_endpoint_numeric) options.endpoint_address = world_.address_of(host());
+  const bool is_endpoint_own = world_.job.is_endpoint_numeric && world_.job.ports.size() == 1 &&
+                               world_.job.look_ups.kind != LookUps::Kind::by_node_rank;
+  if (options.holds_endpoint && is_endpoint_own) options.endpoint_address = world_.address_of(host());
   if (options.holds_endpoint && !has_hosted_) {
     has_hosted_ = true;
     return host_membership(std::move(options));

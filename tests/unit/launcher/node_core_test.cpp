@@ -12,6 +12,7 @@ namespace ddp::launcher {
 namespace {
 
 using testing::all;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
@@ -391,6 +392,7 @@ TEST_F(NodeCoreOfTwo, HungWorkerIsReportedAsKilledByDdprun) {
   rendezvous::StopRound stop;
   stop.signal_number = SIGTERM;
   stop.hung_ranks = {3};
+  stop.why = "rank 0 left its group: rank 3 did not come to all_reduce #12 within 30 s";
   hear(stop);
   const auto sent =
       reports(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
@@ -398,7 +400,7 @@ TEST_F(NodeCoreOfTwo, HungWorkerIsReportedAsKilledByDdprun) {
   ASSERT_EQ(sent.size(), 1U);
   ASSERT_EQ(sent.front().message.failures.size(), 1U);
   EXPECT_THAT(rendezvous::describe_failure(sent.front().message.failures.front()),
-              HasSubstr("rank 3 was killed by ddprun"));
+              AllOf(HasSubstr("rank 3 was killed by ddprun"), HasSubstr("did not come to all_reduce #12 within 30 s")));
 }
 
 TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirstIsTold) {

@@ -115,20 +115,43 @@ TEST_F(HolderOfTheEndpoint, WaitsForTheOthersAndSaysWhy) {
   EXPECT_EQ(started.at(1).round.number, 1u);
   EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no);
   for (const bool has_been_here : {true, false}) {
-    caller.held = held_by(1);
+    caller.held = held_by(12);
     caller.held->round.number = 2;
-    caller.held->is_established = true;
+    caller.goes_on = true;
     if (!has_been_here) caller.held->nonces = {"of a round elsewhere"};
     EXPECT_EQ(membership->aside_for(caller) == Membership::Aside::gives_up_round, has_been_here)
         << "without a token anybody may say that";
   }
 }
 
+// The others have adopted its round, and are too few themselves.
+TEST_F(HolderOfTheEndpoint, OfAFixedNumberJoinsThoseThatWaitToo) {
+  begin_round(3, 3);
+  falls_silent(2);
+  falls_silent(3);
+  ends(1, {}, 2);
+  auto caller = hello;
+  caller.held = held_by(2);
+  EXPECT_EQ(membership->aside_for(caller), Membership::Aside::joins);
+  caller.held->nonces = {"made up"};
+  EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no);
+  caller.held = held_by(1);
+  EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no) << "its own call";
+}
+
 TEST_F(HolderOfTheEndpoint, ThatHasBegunTheJobOnceMoreGivesWayToWhoKnowsItsToken) {
   more_options.has_token = true;
+  hello.started = 1000;
   begin_round(1, 2);
   auto caller = hello;
   caller.held = Held{{1600000000, 1, 7}, 0, 2, 0, true, false, {"of a round elsewhere"}};
+  caller.held->job_started = 1001;
+  caller.goes_on = true;
+  EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no) << "that job began later";
+  caller.held->job_started = 999;
+  caller.goes_on = false;
+  EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no) << "it is not decided whether that job goes on";
+  caller.goes_on = true;
   ASSERT_EQ(membership->aside_for(caller), Membership::Aside::gives_up_round);
   hear(membership->give_up_round());
   EXPECT_EQ(stopped.count(1), 0u) << "its own agent is told otherwise";

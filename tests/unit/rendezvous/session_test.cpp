@@ -101,7 +101,8 @@ class SessionTest : public ::testing::Test {
         out += "serve without " + (serve->lost_group_rank ? std::to_string(*serve->lost_group_rank) : "?");
       if (const auto* call = std::get_if<Session::Call>(&action))
         out += std::string(call->hello.is_host ? "call " : "wrong call ") + text_of(call->to) +
-               (call->hello.held ? " holding " + std::to_string(call->hello.held->round.number) : "");
+               (call->hello.held ? " holding " + std::to_string(call->hello.held->round.number) : "") +
+               (call->hello.goes_on ? " which goes on" : "");
       if (std::holds_alternative<Session::StopOrphans>(action)) out += "stop workers";
       if (const auto* give_up = std::get_if<Session::GiveUp>(&action)) {
         const auto* refused = std::get_if<Refused>(&give_up->why);
@@ -861,13 +862,13 @@ TEST_F(SessionTest, InPlaceOfAnotherHost_CallsAtTheEndpointOnceASecondUntilItSte
   EXPECT_EQ(ended(How::closed), "connect endpoint");
   EXPECT_EQ(ended(How::refused), "serve without 0");
   EXPECT_EQ(step(Session::Hosting{}), "say hello holding 0");
-  EXPECT_EQ(after(0ms), "call endpoint");
+  EXPECT_EQ(after(0ms), "call endpoint holding 0");
   EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started");
   EXPECT_EQ(after(999ms), "");
-  EXPECT_EQ(after(1ms), "call endpoint");
-  EXPECT_EQ(next(), "call endpoint") << "it is not decided whether the job goes on here";
+  EXPECT_EQ(after(1ms), "call endpoint holding 0");
+  EXPECT_EQ(next(), "call endpoint holding 0") << "it is not decided whether the job goes on here";
   EXPECT_EQ(hear(start(1, 0)), "hand start_round 1");
-  EXPECT_EQ(next(), "call endpoint holding 1");
+  EXPECT_EQ(next(), "call endpoint holding 1 which goes on");
   EXPECT_EQ(step(Session::SteppedDown{"too few"}), "stop workers, connect 10.0.0.2");
 }
 
