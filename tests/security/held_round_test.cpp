@@ -160,6 +160,7 @@ TEST(HeldRound, NonceOfARoundIsShownNowhere) {
   auto liar = RawPeer::agent(daemon.port());
   auto claim = a_lie('b', Json::parse(*start)["round"]);
   claim["nodes_min"] = claim["nodes_max"] = claim["held"]["group_world_size"] = 2;
+  claim["restarts_max"] = 0;
   liar.say(claim.dump());
   expect_refused(liar);
   EXPECT_TRUE(daemon.prints("that does not count")) << daemon.err();

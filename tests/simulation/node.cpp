@@ -27,9 +27,15 @@ std::string key_of(int number) {
   return key;
 }
 
-Hello hello_of(const Job& job, int number, int host, int workers) {
+std::uint64_t unix_seconds(const World& world) {
+  return 1'700'000'000 + static_cast<std::uint64_t>(world.clock.since_start() / std::chrono::seconds(1));
+}
+
+Hello hello_of(const World& world, int number, int host, int workers) {
+  const auto& job = world.job;
   Hello hello;
   hello.versions = job.node_versions;
+  hello.started = unix_seconds(world);
   hello.run_id = kRunId;
   hello.node_key = key_of(number);
   hello.host_name = "h" + std::to_string(host);
@@ -44,7 +50,8 @@ Hello hello_of(const Job& job, int number, int host, int workers) {
   return hello;
 }
 
-Hello hello_in_place_of(Hello hello, int number, int workers) {
+Hello hello_in_place_of(const World& world, Hello hello, int number, int workers) {
+  hello.started = unix_seconds(world);
   hello.node_key = key_of(number);
   hello.workers = workers;
   return hello;
@@ -80,8 +87,8 @@ Node::Node(World& world, int number, int host, int workers, bool serves, const N
       process_{"n" + std::to_string(number) + "@h" + std::to_string(host), host},
       guardian_{process_.name + "'s guardian", host},
       tree_{process_.name + "'s workers", host},
-      hello_(in_place_of != nullptr ? hello_in_place_of(in_place_of->hello_, number, workers)
-                                    : hello_of(world.job, number, host, workers)),
+      hello_(in_place_of != nullptr ? hello_in_place_of(world, in_place_of->hello_, number, workers)
+                                    : hello_of(world, number, host, workers)),
       clock_ahead_(number * 37 % 11 * 1h),
       serves_first_(serves),
       session_(session_options(world.job), hello_, now()),

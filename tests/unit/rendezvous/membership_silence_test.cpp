@@ -115,7 +115,8 @@ TEST_F(HolderOfTheEndpoint, WaitsForTheOthersAndSaysWhy) {
   EXPECT_EQ(started.at(1).round.number, 1u);
   EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no);
   for (const bool has_been_here : {true, false}) {
-    caller.held = held_by(12);
+    caller.held = held_by(1);
+    caller.held->group_rank = 2;
     caller.held->round.number = 2;
     caller.goes_on = true;
     if (!has_been_here) caller.held->nonces = {"of a round elsewhere"};
