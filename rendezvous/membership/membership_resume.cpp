@@ -213,7 +213,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
   is_endpoint_ours_ = !options_.endpoint_address.empty() && held.endpoint_address == options_.endpoint_address;
   restarts_.restate(held.restart_count, held.spent_restarts, now);
   const auto lost = lost_member_of(held.round);
-  quorum_.adopt(held.group_world_size, lost, held.round.number == 0);
+  quorum_.adopt(held.group_world_size, lost);
   if (lost && recovery_.settle(*lost))
     round_.loss = {"node " + std::to_string(*lost) + ", which had the endpoint, was lost", job_time(now)};
   print("the job is in round " + std::to_string(round_.number()) + " of " + counted(held.group_world_size, "node") +

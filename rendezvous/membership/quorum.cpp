@@ -12,11 +12,10 @@ void Quorum::begin(const std::map<int, std::string>& members) {
   current_.unstarted = static_cast<int>(members.size());
 }
 
-void Quorum::adopt(int group_world_size, std::optional<int> lost, bool is_first) {
+void Quorum::adopt(int group_world_size, std::optional<int> lost) {
   established_ = {};
   current_ = {};
   current_.is_adopted = true;
-  current_.is_first = is_first;
   current_.lost = lost;
   current_.unstarted = group_world_size;
   current_.unheard = RankSet::below(group_world_size);
@@ -76,7 +75,7 @@ bool Quorum::Count::is_greater_part() const {
 
 bool Quorum::is_greater_part_here() const {
   const auto now = count(current_);
-  if (current_.is_established || current_.is_first) return now.is_greater_part();
+  if (current_.is_established) return now.is_greater_part();
   // Those that never heard of an adopted round reckon with one that is not known here. They are not the greater part of
   // it where every member of this one has come: without the greater part no round begins.
   if (current_.is_adopted) {

@@ -20,8 +20,7 @@ class Quorum {
   void begin(const std::map<int, std::string>& members);
 
   // A round that another membership began: its members are silent until they come. The one of `lost` is not expected.
-  // is_first: of the job, so that no member reckons with an older one.
-  void adopt(int group_world_size, std::optional<int> lost, bool is_first = false);
+  void adopt(int group_world_size, std::optional<int> lost);
   void seat(int group_rank, const std::string& node_key);  // one of them comes
 
   // A member has started the round. Returns whether it was the last one to do so: the round is established.
@@ -48,7 +47,7 @@ class Quorum {
     RankSet unheard;                        // group ranks of an adopted round whose nodes have not come yet
     std::optional<int> lost;
     int unstarted = 0;
-    bool is_adopted = false, is_first = false, is_established = false;
+    bool is_adopted = false, is_established = false;
   };
   struct Count {
     int here = 0, silent = 0;

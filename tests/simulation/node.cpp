@@ -331,8 +331,9 @@ void Node::perform(const Session::Serve& action) {
 void Node::perform(const Session::Call& action) {
   if (!is_name_known()) return;
   world_.network->connect(process_, world_.endpoint_host(), kEndpointPort + action.to.port, kCallLimit,
-                          [this, hello = action.hello](Network::Attempt, Channel* channel) {
+                          [this, hello = action.hello](Network::Attempt, Channel* channel) mutable {
                             if (channel == nullptr) return;
+                            hello.node_key = key();  // zeros are the key of the first node here
                             world_.trace("   ", name(), " calls at the endpoint");
                             channel->send(ToMembership(hello));
                             channel->close();
