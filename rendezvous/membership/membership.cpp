@@ -130,7 +130,7 @@ void Membership::take(const Left& event, TimePoint now) {
   round_.has_member_left = round_.has_member_left || node.is_member();
   if (phase_ == Phase::gathering) {
     print("host " + node.hello.host_name + " has left: " + event.why);
-    if (!may_go_on() && !may_wait()) return step_down(why_too_few());
+    if (must_step_down()) return step_down(why_too_few());
     if (recovery_.are_claims_open()) decide_claims(now);
     return go_on(now);
   }

@@ -233,6 +233,7 @@ class Membership {
   bool may_go_on() const;
   bool are_others_too_few() const;
   bool may_wait() const { return options_.holds_endpoint; }  // for others, where it may not go on
+  bool must_step_down() const { return !may_go_on() && !may_wait(); }
 
   // ddprun is told to stop (membership_stop.cpp).
   void take_warning(NodeId from, const StopAsked& message, TimePoint now);

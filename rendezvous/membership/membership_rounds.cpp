@@ -148,7 +148,7 @@ void Membership::stop_round(int signal_number, bool kill, const std::optional<st
 
 // As far as it is known before all have ended.
 bool Membership::may_another_round_follow(TimePoint now) {
-  if (job_stop() || (!recovery_.awaits_anyone() && !may_go_on() && !may_wait())) return false;
+  if (job_stop() || (!recovery_.awaits_anyone() && must_step_down())) return false;
   return restarts_.may_follow(round_, nodes_.count_available() >= options_.nodes_min, now);
 }
 
@@ -276,7 +276,7 @@ void Membership::begin_next_round(TimePoint now) {
   const bool is_due = restarts_.end(end, now);
   if (job_stop() || !is_due || restarts_.is_crash_loop())
     return finish(verdict_of_round({round_, job_stop(), is_due, world_size_, options_.restarts_max}), now);
-  if (!may_go_on() && !may_wait()) return step_down(why_too_few());
+  if (must_step_down()) return step_down(why_too_few());
   restarts_.go_on(end, now);
   if (const auto& pause = restarts_.pause(); pause.failures() > 0) {
     gathering_.pause_until(now + pause.length());

@@ -1,23 +1,17 @@
 #include "rendezvous/membership/round_start.hpp"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
 
+#include "base/address.hpp"
 #include "base/loopback.hpp"
 #include "rendezvous/membership/group_ranks.hpp"
 #include "rendezvous/membership/round_end.hpp"
 
 namespace ddp::rendezvous {
 namespace {
-
-bool is_numeric(const std::string& address) {
-  in6_addr parsed{};
-  return ::inet_pton(AF_INET, address.c_str(), &parsed) == 1 || ::inet_pton(AF_INET6, address.c_str(), &parsed) == 1;
-}
 
 // Where the endpoint is on a node of the job: those that could serve it in its place. An address on loopback is of use
 // to them only where all are on one host.
@@ -31,7 +25,7 @@ std::vector<Successor> successors(const Nodes& nodes, const std::vector<NodeId>&
   for (const auto id : members) {
     const auto& node = nodes.at(id);
     if (out.size() == kSuccessorsMax) break;
-    if (node.is_endpoint_host || node.hello.standby_port == 0 || !is_numeric(node.seen_address)) continue;
+    if (node.is_endpoint_host || node.hello.standby_port == 0 || !base::parse_address(node.seen_address)) continue;
     if (is_one_host || !base::is_loopback_host(node.seen_address))
       out.push_back({*node.group_rank, node.seen_address, node.hello.standby_port});
   }
