@@ -215,8 +215,10 @@ class Agent {
   }
 
   void perform(const NodeCore::SetFarewell& action) {
-    const auto there = action.is_wanted ? meeting_.whereabouts() : std::nullopt;
-    guardian_.set_farewell(there ? guardian::Farewell{node_key_, there->address, there->port} : guardian::Farewell{});
+    guardian::Farewell farewell{node_key_, {}};
+    if (action.is_wanted)
+      for (const auto& there : meeting_.farewell_targets()) farewell.to.push_back({there.address, there.port});
+    guardian_.set_farewell(farewell);
   }
 
   void perform(const NodeCore::BeginStore& action) {

@@ -108,10 +108,12 @@ void GuardianLink::spawn(int local_rank, std::vector<std::string> variables, con
 void GuardianLink::kill_worker(int local_rank) { request({guardian::RequestKind::kill_worker, local_rank, 0, {}}); }
 
 void GuardianLink::set_farewell(const guardian::Farewell& farewell) {
-  request({guardian::RequestKind::set_farewell,
-           0,
-           0,
-           {farewell.node_key, farewell.address, std::to_string(farewell.port)}});
+  std::vector<std::string> variables{farewell.node_key};
+  for (const auto& target : farewell.to) {
+    variables.push_back(target.address);
+    variables.push_back(std::to_string(target.port));
+  }
+  request({guardian::RequestKind::set_farewell, 0, 0, std::move(variables)});
 }
 
 void GuardianLink::signal_tree(int signal_number, const std::vector<int>& spared_local_ranks) {

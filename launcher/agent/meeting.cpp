@@ -95,7 +95,7 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config,
       timer_(io) {
   hand_on_ = std::move(handlers_.message);
   handlers_.message = [this](const rendezvous::ToAgent& message) { decide(MeetingCore::Heard{message}); };
-  handlers_.serve = [this](std::optional<int> lost_group_rank) { decide(MeetingCore::ToServe{lost_group_rank}); };
+  handlers_.serve = [this](const rendezvous::LostHost& lost) { decide(MeetingCore::ToServe{lost}); };
 }
 
 void Meeting::start() { decide(MeetingCore::Begin{}); }
@@ -160,7 +160,7 @@ void Meeting::perform(const MeetingCore::Lose& action) {
 void Meeting::perform(const MeetingCore::Host& action) {
   const bool is_first = !std::exchange(has_hosted_, true) && !action.is_next;
   auto options = rendezvous::options_of(hello_, is_first ? term_ : rendezvous::begin_term());
-  options.lost_group_rank = action.lost_group_rank;
+  options.lost = action.lost;
   options.has_token = security_ != nullptr;
   options.holds_endpoint = !action.is_next;
   if (options.holds_endpoint) options.endpoint_address = own_endpoint_address(config_.rendezvous);
@@ -217,11 +217,16 @@ void Meeting::receive() {
     };
     return rendezvous::answer_operator(question, jobs, warnings_.counts());
   };
-  options.farewell = [this](const std::string& node_key) { return server_ && server_->take_farewell(node_key); };
+  options.farewell = [this](const std::string& node_key) { return take_farewell(node_key); };
   reception_.emplace(
       io_, std::move(options),
       [this](const rendezvous::Hello& hello, const base::Address&) { return direct(hello.run_id); },
       std::ref(warnings_));
+}
+
+bool Meeting::take_farewell(const std::string& node_key) {
+  const bool is_of_next_host = client_ && client_->take_farewell(node_key);
+  return (server_ && server_->take_farewell(node_key)) || is_of_next_host;
 }
 
 rendezvous::Reception::Direction Meeting::direct(const std::string& run_id) const {
@@ -255,6 +260,10 @@ std::chrono::milliseconds Meeting::job_time() const {
 
 std::chrono::milliseconds Meeting::job_time_error() const {
   return client_ ? client_->job_time_error() : std::chrono::milliseconds(0);
+}
+
+std::vector<rendezvous::Session::Target> Meeting::farewell_targets() const {
+  return client_ ? client_->farewell_targets() : std::vector<rendezvous::Session::Target>();
 }
 
 std::optional<rendezvous::Session::Target> Meeting::whereabouts() const {

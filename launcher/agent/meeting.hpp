@@ -49,6 +49,9 @@ class Meeting {
   // The membership that this node is joined to, by its numeric address; empty where it is in this process, or nowhere.
   std::optional<rendezvous::Session::Target> whereabouts() const;
 
+  // Whom the guardian of this node is to tell, by their numeric addresses, once nothing of the job is left here.
+  std::vector<rendezvous::Session::Target> farewell_targets() const;
+
   // As workers of this node are to reach the endpoint's host.
   std::string endpoint_host() const;
 
@@ -76,6 +79,7 @@ class Meeting {
 
   void stand_by();
   void receive();
+  bool take_farewell(const std::string& node_key);
   void make_client();
   rendezvous::Reception::Direction direct(const std::string& run_id) const;
   port::Handlers both_protocols();

@@ -31,6 +31,7 @@ NodeOptions node_options(const LaunchConfig& config) {
   options.grace = config.grace;
   if (config.in_slurm_step) options.signal_window = kSignalWindow;
   options.restart_window = config.restart_window;
+  options.leaves_when_stopped = config.leaves_when_stopped;
   options.host_name = base::host_name();
   return options;
 }

@@ -58,8 +58,9 @@ Json json_of(const rendezvous::RoundTimes& round, const std::string& end) {
 }  // namespace
 
 std::string report_json(const std::string& run_id, int exit_code, const std::optional<rendezvous::FinishJob>& verdict) {
-  Json out{{"run_id", run_id},   {"exit_code", exit_code},  {"total_seconds", nullptr}, {"worked_seconds", nullptr},
-           {"goodput", nullptr}, {"rounds_count", nullptr}, {"rounds", Json::array()}};
+  Json out{{"run_id", run_id},         {"exit_code", exit_code},    {"left", verdict && verdict->has_left},
+           {"total_seconds", nullptr}, {"worked_seconds", nullptr}, {"goodput", nullptr},
+           {"rounds_count", nullptr},  {"rounds", Json::array()}};
   if (verdict && verdict->report) {
     const auto& report = verdict->report;
     out["total_seconds"] = seconds(report->total);

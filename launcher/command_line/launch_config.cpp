@@ -252,6 +252,9 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
     config.restart_window = std::chrono::seconds(number_of(*option, 1, kSecondsMax));
   config.grace = grace_of(given, environment, machine, place.in_job, config.slurm_facts);
   read_signals(given, config);
+  // `scancel` signals all nodes of a job, one after the other.
+  const auto* on_stop = given.find("on-node-stop");
+  config.leaves_when_stopped = on_stop != nullptr ? word_of(*on_stop) == "leave" : !place.in_job;
   config.binding = binding_of(given);
   check_what_has_no_effect(given, config.notices);
   const auto how = run_by(given);

@@ -3,11 +3,14 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/address.hpp"
 #include "base/host_and_port.hpp"
@@ -20,21 +23,30 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kLimit{1};
 
-bool waits_for(int socket, short what, Clock::time_point deadline) {
+int milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  pollfd wait{socket, what, 0};
-  return ::poll(&wait, 1, static_cast<int>(left > 0 ? left : 0)) == 1;
+  return static_cast<int>(left > 0 ? left : 0);
 }
 
-base::UniqueFd connected_to(const std::string& address, std::uint16_t port, Clock::time_point deadline) {
-  const auto numeric = base::parse_address(address);
+bool waits_for(int socket, short what, Clock::time_point deadline) {
+  pollfd wait{socket, what, 0};
+  return ::poll(&wait, 1, milliseconds_until(deadline)) == 1;
+}
+
+std::ptrdiff_t count_open(const std::vector<pollfd>& waits) {
+  return std::count_if(waits.begin(), waits.end(), [](const pollfd& wait) { return wait.fd >= 0; });
+}
+
+// It may take a while to be connected.
+base::UniqueFd begin_connection(const Farewell::Target& to) {
+  const auto numeric = base::parse_address(to.address);
   if (!numeric) return {};
-  const auto target = base::socket_address(*numeric, port);
+  const auto target = base::socket_address(*numeric, to.port);
   base::UniqueFd socket(::socket(target.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket || (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&target), base::length_of(target)) != 0 &&
                   errno != EINPROGRESS))
     return {};
-  return waits_for(socket.get(), POLLOUT, deadline) ? std::move(socket) : base::UniqueFd();
+  return socket;
 }
 
 // The connection to membership: each call ends at the deadline, with false or 0.
@@ -85,16 +97,12 @@ class Connection {
   const Clock::time_point deadline_;
 };
 
-}  // namespace
-
-bool say_farewell(const Farewell& farewell, const security::Tls* tls) {
-  if (farewell.address.empty()) return false;
-  const auto deadline = Clock::now() + kLimit;
-  auto socket = connected_to(farewell.address, farewell.port, deadline);
-  if (!socket) return false;
+// Returns whether it is known there.
+bool say(const std::string& node_key, const Farewell::Target& to, base::UniqueFd socket, const security::Tls* tls,
+         Clock::time_point deadline) {
   const Connection connection(std::move(socket), tls, deadline);
-  const auto request = "POST /v1/farewell/" + farewell.node_key +
-                       " HTTP/1.1\r\nHost: " + base::host_and_port(farewell.address, farewell.port) +
+  const auto request = "POST /v1/farewell/" + node_key +
+                       " HTTP/1.1\r\nHost: " + base::host_and_port(to.address, to.port) +
                        "\r\nContent-Length: 0\r\n\r\n";
   if (!connection.shake_hands() || !connection.write(request)) return false;
   constexpr std::string_view kKnown = "HTTP/1.1 200";
@@ -103,6 +111,32 @@ bool say_farewell(const Farewell& farewell, const security::Tls* tls) {
   while (length < sizeof answer && (count = connection.read(answer + length, sizeof answer - length)) > 0)
     length += count;
   return std::string_view(answer, length) == kKnown;
+}
+
+}  // namespace
+
+// Those that answer first are told first: one that is out of reach holds up nobody. One that says nothing has its share
+// of the time.
+bool say_farewell(const Farewell& farewell, const security::Tls* tls) {
+  const auto deadline = Clock::now() + kLimit;
+  std::vector<base::UniqueFd> sockets;
+  std::vector<pollfd> waits;
+  for (const auto& to : farewell.to) {
+    sockets.push_back(begin_connection(to));
+    waits.push_back({sockets.back() ? sockets.back().get() : -1, POLLOUT, 0});
+  }
+  bool is_known = false;
+  for (auto left = count_open(waits); left > 0; left = count_open(waits)) {
+    if (::poll(waits.data(), waits.size(), milliseconds_until(deadline)) <= 0) break;
+    for (std::size_t i = 0; i < waits.size(); ++i) {
+      if (waits[i].fd < 0 || waits[i].revents == 0) continue;
+      waits[i].fd = -1;
+      const auto now = Clock::now();
+      const auto share = (deadline - now) / (count_open(waits) + 1);
+      is_known = say(farewell.node_key, farewell.to[i], std::move(sockets[i]), tls, now + share) || is_known;
+    }
+  }
+  return is_known;
 }
 
 }  // namespace ddp::launcher::guardian

@@ -135,6 +135,14 @@ std::string mark_of(int socket) {
   return std::to_string(socket) + ":" + std::to_string(status.st_ino);
 }
 
+Farewell farewell_of(const std::vector<std::string>& variables) {
+  Farewell out;
+  if (!variables.empty()) out.node_key = variables.front();
+  for (std::size_t i = 1; i + 1 < variables.size(); i += 2)
+    out.to.push_back({variables[i], static_cast<std::uint16_t>(std::stoi(variables[i + 1]))});
+  return out;
+}
+
 // isatty() alone asks the disk of a file, if its file system is a process.
 bool is_terminal(int fd) { return !base::is_file(fd) && ::isatty(fd) != 0; }
 
@@ -213,11 +221,7 @@ class Guardian {
         killing_ = changed_ = true;
         kill_descendants();
         break;
-      case RequestKind::set_farewell:
-        if (content.variables.size() == 3)
-          farewell_ = {content.variables[0], content.variables[1],
-                       static_cast<std::uint16_t>(std::stoi(content.variables[2]))};
-        break;
+      case RequestKind::set_farewell: farewell_ = farewell_of(content.variables); break;
     }
   }
 

@@ -22,7 +22,7 @@ enum class RequestKind : int {
   kill_worker,     // local_rank; SIGKILL to the same
   kill_orphans,    // SIGKILL to descendants whose worker has ended, again until none is left
   kill_tree,       // SIGKILL to all, again until none is left
-  set_farewell,    // variables: node key, address, port
+  set_farewell,    // variables: node key, then an address and a port of each that is told
 };
 
 struct Request {
@@ -35,8 +35,11 @@ struct Request {
 // What is told to the job's membership once ddprun and every process of the job are gone here.
 struct Farewell {
   std::string node_key;
-  std::string address;  // a numeric one; empty: nobody is told
-  std::uint16_t port = 0;
+  struct Target {
+    std::string address;  // a numeric one
+    std::uint16_t port = 0;
+  };
+  std::vector<Target> to{};  // who serves membership; where this node does, those that would serve it next
 };
 
 enum class ReportKind : int {

@@ -145,7 +145,7 @@ void MeetingCore::hand_on_held_round() {
 void MeetingCore::take(const ToServe& event, TimePoint) {
   serves_ = true;
   is_next_host_ = !holds_endpoint_;
-  out_.emplace_back(Host{is_next_host_, event.lost_group_rank});
+  out_.emplace_back(Host{is_next_host_, event.lost});
 }
 
 void MeetingCore::take(const SteppedDown& event, TimePoint) {

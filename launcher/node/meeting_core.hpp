@@ -54,7 +54,7 @@ class MeetingCore {
     rendezvous::ToAgent message;
   };
   struct ToServe {  // the endpoint's host is lost, and this node is the next one
-    std::optional<int> lost_group_rank;
+    rendezvous::LostHost lost;
   };
   using SteppedDown = rendezvous::Session::SteppedDown;  // the membership here may not go on
   using Event = std::variant<Begin, LookedUp, EndpointOpened, EndpointTaken, Heard, ToServe, SteppedDown>;
@@ -66,7 +66,7 @@ class MeetingCore {
   struct Join {};          // who serves it
   struct Host {            // membership, here
     bool is_next = false;  // after another host, away from the endpoint
-    std::optional<int> lost_group_rank{};
+    rendezvous::LostHost lost{};
   };
   struct StopHosting {
     SteppedDown how;

@@ -86,7 +86,8 @@ void NodeCore::take(const StopSignalled& event) {
   if (!std::exchange(stop_announced_, true)) {
     is_step_hoped_for_ = group_.stops_at_step(event.signal_number);
     print(signal_text(event.signal_number, event.sender,
-                      stop_text(options_.workers, group_.is_idle(), is_step_hoped_for_, options_.grace)));
+                      stop_text(options_.workers, group_.is_idle(), is_step_hoped_for_, options_.grace) +
+                          (may_leave(event.signal_number) ? kLeavesIfItCan : "")));
   }
   stop(event.signal_number);
 }
@@ -115,9 +116,15 @@ void NodeCore::stop(int signal_number) {
   // ended; the third signal is for a node that never answers. A node alone has its verdict coming.
   if (group_.is_idle()) ++stops_while_waiting_;
   const bool is_last = !is_alone() && stops_while_waiting_ > (facts_.serves_endpoint ? 2 : 1);
-  send(rendezvous::StopAsked{signal_number});  // before the end of a round that this is the reason of
+  rendezvous::StopAsked asked{signal_number};
+  asked.leaves = may_leave(signal_number);
+  send(asked);  // before the end of a round that this is the reason of
   step_workers({StopSignal{signal_number}});
   if (group_.is_idle() && (is_outside || is_last)) end_with(outcome::StoppedBySignal{signal_number});
+}
+
+bool NodeCore::may_leave(int signal_number) const {
+  return options_.leaves_when_stopped && !is_alone() && signal_number == SIGTERM;
 }
 
 void NodeCore::take(const WarningSignalled& event) {
@@ -306,6 +313,10 @@ void NodeCore::hear(const rendezvous::Welcome& message) {
 
 void NodeCore::hear(const rendezvous::PrepareStop& message) {
   if (!is_of_round(message.round)) return;
+  const auto& workers = group_.workers();
+  const auto lives_on = [](const Worker& worker) { return worker.runs && worker.takes_seats; };
+  if (message.is_for_leaving && std::any_of(workers.begin(), workers.end(), lives_on))
+    return send(rendezvous::StopReady{message.round, {}});
   vote_.ask(message.is_warning, group_.workers());
   vote();
 }
@@ -350,6 +361,7 @@ void NodeCore::hear(const rendezvous::StartRound& message) {
     print_of_job(next_round_text(
         *message.why, how_it_goes_on(options_.workers, static_cast<int>(group_.waiting().size()), is_alone()),
         cost_a_restart ? restart_text(message, options_.restart_window) : ""));
+  if (!is_alone() && facts_.serves_endpoint) out_.emplace_back(SetFarewell{true});  // to those that would serve next
   if (!is_alone()) print_of_job(round_text(message, options_.workers, store_address_));
   step_workers({BeginRound{}});
 }
@@ -372,6 +384,7 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
   if (tells_of_job() && message.report && message.report->rounds_count > 1)
     last_words_.emplace_back(PrintText{"ddprun: " + run_summary(*message.report, message)});
   if (tells_of_job()) last_words_.emplace_back(PrintLogFolder{});
+  if (message.has_left) last_words_.emplace_back(Print{kHasLeft});
   const bool is_error = message.cause || message.try_this;
   const bool is_known = stop_announced_ && !is_error;
   if ((message.cause || message.what) && (!is_known || message.exit_code == rendezvous::kStoppedAtStep))

@@ -40,6 +40,7 @@ struct NodeOptions {
   std::chrono::milliseconds signal_window{0};   // see WorkerGroupOptions
   std::chrono::milliseconds restart_window{0};  // 0: restarts count for the whole job
   std::string host_name;
+  bool leaves_when_stopped = false;  // at SIGTERM, if the job can go on without this node
 };
 
 class NodeCore {
@@ -254,7 +255,8 @@ class NodeCore {
   void take(const Delivered& event);
 
   void hear(const rendezvous::Welcome& message);
-  void hear(const rendezvous::Elsewhere&) {}  // these four are the session's
+  void hear(const rendezvous::Elsewhere&) {}  // these five are the session's
+  void hear(const rendezvous::HostLeaves&) {}
   void hear(const rendezvous::TimeTold&) {}
   void hear(const rendezvous::Refused&) {}
   void hear(const rendezvous::RoundEstablished&) {}
@@ -299,6 +301,7 @@ class NodeCore {
   void print_of_job(std::string line);
   void send_if_any(std::optional<rendezvous::RoundEnded> report);
   void send(rendezvous::ToMembership message) { out_.emplace_back(Send{std::move(message)}); }
+  bool may_leave(int signal_number) const;
   bool is_alone() const { return options_.nodes_max == 1; }
   bool is_of_round(std::uint32_t number) const { return number == start_.round.number; }
   rendezvous::FailureReport report_of(const Failure& failure) const;

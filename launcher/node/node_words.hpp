@@ -18,6 +18,10 @@ constexpr const char* kLogDiskIsSlow =
 constexpr const char* kNoSuspension =
     "ctrl-z suspends no job of several nodes: the others would take this one for dead";
 
+// Said of a node that is told to stop.
+constexpr const char* kLeavesIfItCan = "; the job goes on if enough other nodes are left (--on-node-stop=leave)";
+constexpr const char* kHasLeft = "this node has left the job, which goes on without it";
+
 // Why ddprun killed a worker that a collective's deadline found missing; `found_by`: what the rank said that waited for
 // it, with the collective, its number and the deadline, or empty.
 std::string why_killed_text(const std::string& found_by);

@@ -141,8 +141,12 @@ LogEvent message_event(const StartRound& message) {
 LogEvent message_event(const RoundEstablished& message) {
   return {"round_established", LogFields().add("round", message.round)};
 }
+LogEvent message_event(const HostLeaves&) { return {"host_leaves"}; }
 LogEvent message_event(const PrepareStop& message) {
-  return {"prepare_stop", LogFields().add("round", message.round).add("is_warning", message.is_warning)};
+  return {"prepare_stop", LogFields()
+                              .add("round", message.round)
+                              .add("is_warning", message.is_warning)
+                              .add("is_for_leaving", message.is_for_leaving)};
 }
 LogEvent message_event(const StopAt& message) {
   return {"stop_at", LogFields()
@@ -163,6 +167,7 @@ LogEvent message_event(const StopRound& message) {
 LogEvent message_event(const FinishJob& message) {
   LogFields fields;
   fields.add("exit_code", message.exit_code).add("stopped", message.stopped).add("what", message.what);
+  if (message.has_left) fields.add("has_left", true);
   if (message.cause)
     fields.add("cause", describe_failure(*message.cause))
         .add("host", message.cause->host)

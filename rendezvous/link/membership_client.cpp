@@ -82,6 +82,13 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   milliseconds job_time() const { return own_ != nullptr ? own_->job_time() : session_.clock().job_time(Clock::now()); }
   milliseconds job_time_error() const { return own_ != nullptr ? 0ms : session_.clock().error(); }
   std::optional<Session::Target> whereabouts() const { return session_.whereabouts(); }
+  std::vector<Session::Target> farewell_targets() const { return session_.farewell_targets(); }
+
+  bool take_farewell(const std::string& node_key) {
+    const bool is_known = session_.knows_host(node_key);
+    step(Session::GuardianSaid{node_key});
+    return is_known;
+  }
   std::string endpoint_host() const { return target_.address.empty() ? addresses_.host() : target_.address; }
 
   void finish(std::function<void()> done) {
@@ -153,7 +160,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void perform(const Session::Serve& action) {
     handlers_.say(serves_from_now_text(host_place_, lost_why_));
-    asio::post(io_, [serve = handlers_.serve, action] { serve(action.lost_group_rank); });
+    asio::post(io_, [serve = handlers_.serve, action] { serve(action.lost); });
   }
 
   void perform(const Session::StopOrphans& action) {
@@ -204,9 +211,10 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     return options;
   }
 
-  // Whatever comes back, or nothing: the next call is made all the same.
+  // Whatever comes back, or nothing: the next call is made all the same, in place of one that has not been answered. (A
+  // host that was down when that one began is asked again by its kernel after a second, then two, then four.)
   void perform(const Session::Call& action) {
-    if (call_) return;  // it has limits
+    call_.reset();
     called_.reset();
     const auto place = text_of({endpoint_.host, static_cast<std::uint16_t>(endpoint_.port + action.to.port)});
     call_.emplace(
@@ -406,6 +414,8 @@ bool MembershipClient::is_joined() const { return impl_->is_joined(); }
 milliseconds MembershipClient::job_time() const { return impl_->job_time(); }
 milliseconds MembershipClient::job_time_error() const { return impl_->job_time_error(); }
 std::optional<Session::Target> MembershipClient::whereabouts() const { return impl_->whereabouts(); }
+std::vector<Session::Target> MembershipClient::farewell_targets() const { return impl_->farewell_targets(); }
+bool MembershipClient::take_farewell(const std::string& node_key) { return impl_->take_farewell(node_key); }
 std::string MembershipClient::endpoint_host() const { return impl_->endpoint_host(); }
 void MembershipClient::finish(std::function<void()> done) { impl_->finish(std::move(done)); }
 

@@ -32,7 +32,7 @@ class MembershipClient {
     // Nobody who knows of the job is in reach, or those that are may not go on: this node's workers are to end.
     std::function<void(const std::string& why)> stop_orphans{};
     // This process is to serve membership next, and to say so by host().
-    std::function<void(std::optional<int> lost_group_rank)> serve{};
+    std::function<void(const LostHost& lost)> serve{};
   };
 
   // The hello is said on each connection.
@@ -61,6 +61,12 @@ class MembershipClient {
 
   // The membership that this agent is joined to, by its numeric address; empty where it is in this process, or nowhere.
   std::optional<Session::Target> whereabouts() const;
+
+  // See Session.
+  std::vector<Session::Target> farewell_targets() const;
+
+  // A guardian says that nothing of the job is left on its node. Returns whether that node has the endpoint.
+  bool take_farewell(const std::string& node_key);
 
   // As this agent reaches the endpoint, for other connections to its host.
   std::string endpoint_host() const;

@@ -155,6 +155,7 @@ void Session::take(const Connected& event, TimePoint now) {
 void Session::greet(TimePoint now) {
   state_ = State::greeting;
   hello_.held = is_round_refused_ ? std::nullopt : held_;
+  hello_.holds_endpoint = holds_endpoint_;
   time_asked_at_ = now;
   if (hello_.held && hello_.held->spent_restarts) age(*hello_.held->spent_restarts, now - held_since_);
   send(hello_);
@@ -276,11 +277,31 @@ std::vector<Successor> Session::successors_left() const {
   return left;
 }
 
-std::optional<int> Session::group_rank_of_host() const {
+LostHost Session::lost_host() const {
   for (const auto& successor : successors_)
-    if (host_ && *host_ == Target{successor.address, successor.port}) return successor.group_rank;
+    if (host_ && *host_ == Target{successor.address, successor.port}) return {successor.group_rank};
   const bool is_own = held_ && host_group_rank_ == held_->group_rank;
-  return is_own ? std::nullopt : host_group_rank_;
+  if (is_own || !host_group_rank_) return {};
+  return {host_group_rank_, host_key_, is_host_end_proven_, has_host_left_};
+}
+
+// Who serves tells the nodes that would serve next.
+std::vector<Session::Target> Session::farewell_targets() const {
+  if (const auto there = whereabouts()) return {*there};
+  std::vector<Target> out;
+  if (!is_host_) return out;
+  for (const auto& successor : successors_)
+    if (!held_ || successor.group_rank != held_->group_rank) out.push_back({successor.address, successor.port});
+  return out;
+}
+
+// The connection to that host ends too, if it has not yet. The next host may have stepped down for want of this proof.
+void Session::take(const GuardianSaid& event, TimePoint now) {
+  if (!knows_host(event.node_key) || std::exchange(is_host_end_proven_, true)) return;
+  if (is_in_touch() || is_to_serve_ || !held_) return;
+  has_served_ = false;
+  const auto left = successors_left();
+  if (!left.empty() && left.front().group_rank == held_->group_rank) serve(now);
 }
 
 void Session::host_is_lost(TimePoint now) {
@@ -318,7 +339,7 @@ void Session::serve(TimePoint) {
   if (state_ == State::connecting || state_ == State::greeting) out_.emplace_back(HangUp{});
   state_ = State::idle;
   is_to_serve_ = true;
-  out_.emplace_back(Serve{group_rank_of_host()});
+  out_.emplace_back(Serve{lost_host()});
 }
 
 // --- what is heard ---
@@ -442,6 +463,9 @@ void Session::hear(const StartRound& message, TimePoint now) {
   newest_ = message.round;
   successors_ = message.successors;
   host_group_rank_ = message.host_group_rank;
+  is_host_end_proven_ = is_host_end_proven_ && host_key_ == message.host_node_key;
+  has_host_left_ = false;
+  host_key_ = message.host_node_key;
   if (held_ && held_->round == message.round) return;  // it has been begun
   auto nonces = held_ ? std::move(held_->nonces) : std::vector<std::string>();
   if (message.nonce.empty())
@@ -493,6 +517,17 @@ void Session::hear(const StopRound& message, TimePoint) {
 void Session::hear(const FinishJob& message, TimePoint) {
   state_ = State::over;
   out_.emplace_back(HandOn{message});
+}
+
+// The next host goes on at once, and the others look for it.
+void Session::hear(const HostLeaves&, TimePoint now) {
+  if (is_host_ || !held_ || state_ != State::joined) return;
+  is_host_end_proven_ = has_host_left_ = true;
+  out_.emplace_back(HangUp{true});
+  state_ = State::idle;
+  join_deadline_ = now + options_.join_timeout;
+  if (!successors_left().empty()) return host_is_lost(now);
+  pause(0, now);
 }
 
 // --- what is said ---

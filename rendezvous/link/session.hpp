@@ -91,7 +91,10 @@ class Session {
   struct Said {  // by this agent, for membership
     ToMembership message;
   };
-  using Event = std::variant<Begin, Hosting, SteppedDown, Connected, Ended, Heard, Said>;
+  struct GuardianSaid {  // that nothing of the job is left on its node
+    std::string node_key;
+  };
+  using Event = std::variant<Begin, Hosting, SteppedDown, Connected, Ended, Heard, Said, GuardianSaid>;
 
   // Actions.
   struct Connect {
@@ -109,8 +112,8 @@ class Session {
   struct HandOn {  // to this agent
     ToAgent message;
   };
-  struct Serve {                         // membership, as the next host: Hosting is the answer
-    std::optional<int> lost_group_rank;  // of the host that is lost
+  struct Serve {  // membership, as the next host: Hosting is the answer
+    LostHost lost;
   };
   struct Call {  // the endpoint, on a connection of its own: say this, and wait for nothing
     Target to;
@@ -147,6 +150,11 @@ class Session {
   // Whom to ask for the job, as far as is known here: the one that this agent is joined to, by its numeric address.
   std::optional<Target> whereabouts() const;
 
+  // Whom the guardian of this node is to tell once nothing of the job is left here.
+  std::vector<Target> farewell_targets() const;
+  // The guardian with this node key speaks of the node that has the endpoint.
+  bool knows_host(const std::string& node_key) const { return !host_key_.empty() && node_key == host_key_; }
+
   // Not where membership is in this process.
   const JobClock& clock() const { return clock_; }
 
@@ -172,6 +180,7 @@ class Session {
   void take(const Ended& event, TimePoint now);
   void take(const Heard& event, TimePoint now);
   void take(const Said& event, TimePoint now);
+  void take(const GuardianSaid& event, TimePoint now);
   void hear(const Welcome& message, TimePoint now);
   void hear(const Elsewhere& message, TimePoint now);
   void hear(const Refused& message, TimePoint now);
@@ -183,6 +192,7 @@ class Session {
   void hear(const StopRound& message, TimePoint now);
   void hear(const TimeTold& message, TimePoint now);
   void hear(const FinishJob& message, TimePoint now);
+  void hear(const HostLeaves& message, TimePoint now);
 
   void connect(const Target& target, TimePoint now);
   void connect_to_next(TimePoint now);
@@ -202,7 +212,7 @@ class Session {
   void give_up(const GiveUp& action);
   void serve(TimePoint now);
   std::vector<Successor> successors_left() const;
-  std::optional<int> group_rank_of_host() const;
+  LostHost lost_host() const;
   std::optional<TimePoint> orphan_deadline() const;
   Milliseconds pause_max() const;
   bool do_workers_run() const { return held_ && !ended_; }
@@ -252,6 +262,8 @@ class Session {
   TimePoint held_since_{};  // the ages of its restarts are of that time
   std::vector<Successor> successors_;
   std::optional<int> host_group_rank_;
+  std::string host_key_;  // of that node; empty: not known
+  bool is_host_end_proven_ = false, has_host_left_ = false;
   RoundId newest_{};  // of all that was heard of
   // What was said of it, to be said again:
   std::optional<StoreOpened> opened_;

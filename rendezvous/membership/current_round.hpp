@@ -29,8 +29,8 @@ struct Loss {
   std::optional<std::string> place{};  // of the node that was lost, if it is known: place_of() in round_end.hpp
 };
 
-// The round was stopped to take in more nodes.
-struct Growth {
+// The round is stopped to take in more nodes, or because some leave.
+struct MemberChange {
   std::string who;
   std::chrono::milliseconds at{0};  // job time
 };
@@ -48,7 +48,7 @@ struct CurrentRound {
   std::set<int> hung_ranks{};
   Progress kept{};  // by its workers, as far as their nodes have told
   std::optional<Loss> loss{};
-  std::optional<Growth> growth{};
+  std::optional<MemberChange> change{};
   std::chrono::steady_clock::time_point end_happened{};  // what ends the round; known a little later
   StopRound stop{};                                      // as its nodes were told last
   StopAgreement agreement{};

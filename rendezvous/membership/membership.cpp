@@ -10,6 +10,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kListens = 2s;  // for the call of another host of the job, which comes once a second
+// For the guardian of the host that is lost, which first kills what is left there.
+constexpr auto kAwaitsGuardian = 1s;
 
 }  // namespace
 
@@ -20,9 +22,10 @@ Membership::Membership(MembershipOptions options, TimePoint now)
                    options_.resume_window() + restate_timeout_of(options_.heartbeat_timeout), now),
       restarts_(options_.restarts_max, options_.restart_window),
       book_(now),
-      recovery_(restate_timeout_of(options_.heartbeat_timeout), options_.lost_group_rank, options_.endpoint_address),
+      recovery_(restate_timeout_of(options_.heartbeat_timeout), options_.lost.group_rank, options_.endpoint_address),
       is_endpoint_ours_(!options_.endpoint_address.empty()) {
   if (options_.holds_endpoint) gathering_.listen_until(now + kListens);
+  if (!options_.lost.node_key.empty() && !options_.lost.is_end_proven) guardian_awaited_until_ = now + kAwaitsGuardian;
   begin_gathering(now);
 }
 
@@ -40,6 +43,7 @@ Membership::Actions Membership::tick(TimePoint now) {
   for (const auto id : nodes_.gone(now)) left.push_back({id, nodes_.absence_of(id)->why});
   for (const auto& node : left) take(node, now);
   if (recovery_.are_claims_open()) decide_claims(now);
+  if (guardian_awaited_until_ && now >= *guardian_awaited_until_) stop_awaiting_guardian(now);
   if (recovery_.is_due(now)) give_up_awaited(now);
   if (const auto ends = round_.agreement.deadline(); ends && now >= *ends) give_up_agreement(now);
   if (deadline_ && now >= *deadline_) {
@@ -62,6 +66,7 @@ std::optional<TimePoint> Membership::next_deadline() const {
   };
   consider(deadline_);
   consider(recovery_.deadline());
+  if (!is_finished()) consider(guardian_awaited_until_);
   consider(round_.agreement.deadline());
   if (looks_at_clock()) consider(own_absence_.next_look());
   consider(nodes_.next_gone());
@@ -157,10 +162,25 @@ void Membership::take(const Disconnected& event, TimePoint now) {
 void Membership::take(const NodeEnded& event, TimePoint now) {
   if (const auto id = nodes_.find(event.node_key)) return take(Left{*id, "its ddprun ended", true}, now);
   quorum_.leave(event.node_key, true);  // of one that fell silent
+  if (phase_ == Phase::finished) return;
+  if (event.node_key == options_.lost.node_key) {
+    options_.lost.is_end_proven = true;
+    note_end_of_lost_host();
+    return stop_awaiting_guardian(now);
+  }
+  if (phase_ == Phase::gathering) gather(now);
+}
+
+// The silence of the host that is lost may count from now on.
+void Membership::stop_awaiting_guardian(TimePoint now) {
+  guardian_awaited_until_.reset();
+  if (phase_ == Phase::gathering && rounds_begun_ > 0) return must_step_down() ? step_down(why_too_few()) : gather(now);
+  if (recovery_.is_adopted()) consider_losses(now);
 }
 
 bool Membership::knows(const std::string& node_key) const {
-  return nodes_.find(node_key).has_value() || quorum_.knows(node_key);
+  const bool is_lost_host = !options_.lost.node_key.empty() && node_key == options_.lost.node_key;
+  return is_lost_host || nodes_.find(node_key).has_value() || quorum_.knows(node_key);
 }
 
 bool Membership::is_full() const {
@@ -215,9 +235,16 @@ void Membership::gather(TimePoint now) {
     deadline_ = std::max(*deadline_, *recovery_.deadline());
     return;
   }
+  if (const auto ends = stops_.leave_ends()) {
+    deadline_ = std::min(*ends, *deadline_);
+    if (now < *deadline_) return;
+    end_leave();
+    if (phase_ == Phase::finished) return;
+    deadline_ = gathering_.ends();
+  }
   const int count = count_candidates(nodes_, restarts_.cool_down(), options_.nodes_min, now);
   if (count >= options_.nodes_min && !may_go_on()) {
-    if (!std::exchange(is_split_said_, true))
+    if (!guardian_awaited_until_ && !std::exchange(is_split_said_, true))
       print(why_too_few() + "; waiting for them for up to " + describe_duration(options_.join_timeout));
     return;
   }
@@ -240,12 +267,12 @@ void Membership::end_gathering(TimePoint now) {
 void Membership::call_newcomers(TimePoint now) {
   if (phase_ != Phase::running) return;
   if (job_stop() || round_.agreement.call()) return deadline_.reset();  // another round would be of no use
-  const bool is_ending = round_.has_member_left || recovery_.awaits_anyone();
+  const bool is_ending = round_.has_member_left || recovery_.awaits_anyone() || stops_.leave_ends();
   const auto next = newcomers_.next({options_, nodes_, restarts_.cool_down(), is_ending}, now);
   deadline_ = next.deadline;
   if (next.say) print(*next.say);
   if (!next.taken_in) return;
-  round_.growth = {*next.taken_in, job_time(now)};
+  round_.change = {*next.taken_in, job_time(now)};
   round_.end_happened = now;
   stop_round(SIGTERM, false, next.taken_in, now);
 }

@@ -13,7 +13,9 @@
 //
 // If the job is told to stop, all its workers stop at one step if they can (stop_agreement.hpp). If a node can't, or
 // does not answer at once, the signal stops all of them. A warning begins the same, but waits, and stops nobody by a
-// signal.
+// signal. Where enough others are left, a node that is told to stop may leave instead: the round ends as for a stop,
+// but the next one begins without that node. If the host itself leaves, it says so to the others, and the next host
+// goes on.
 //
 // Membership is soft state. A node whose connection broke comes again with its key and is told again what it has not
 // answered. Where membership begins anew, after its own process was lost, nodes come that still have a round. What they
@@ -232,8 +234,10 @@ class Membership {
   bool may_another_round_follow(TimePoint now);
   bool may_go_on() const;
   bool are_others_too_few() const;
+  bool is_endpoint_here() const;
+  bool were_all_members() const;
   bool may_wait() const { return options_.holds_endpoint; }  // for others, where it may not go on
-  bool must_step_down() const { return !may_go_on() && !may_wait(); }
+  bool must_step_down() const { return !may_go_on() && !may_wait() && !guardian_awaited_until_; }
 
   // ddprun is told to stop (membership_stop.cpp).
   void take_warning(NodeId from, const StopAsked& message, TimePoint now);
@@ -243,6 +247,11 @@ class Membership {
   void ask_for_a_step(TimePoint now);
   void follow(StopAgreement::Next next, TimePoint now);
   void forget_stop_at_step();
+  bool may_leave(NodeId id) const;
+  std::optional<NodeId> next_host() const;
+  void let_leave(NodeId id, const JobStop& stop, TimePoint now);
+  void end_leave();
+  void send_off(NodeId id);
   void tell_of_stop(NodeId id, const Node& node);
   void give_up_agreement(TimePoint now);
 
@@ -257,9 +266,12 @@ class Membership {
   void take_claim_of_another_round(NodeId id, const Held& held, TimePoint now);
   std::optional<int> lost_member_of(const RoundId& round) const;
   void adopt(const Held& held, TimePoint now);
+  void note_end_of_lost_host();
   void seat(NodeId id, const Held& held, TimePoint now);
   void end_older_round(NodeId id, std::uint32_t round);
   void give_up_awaited(TimePoint now);
+  bool is_job_over(TimePoint now);
+  void stop_awaiting_guardian(TimePoint now);
   void consider_losses(TimePoint now);
 
   // Who serves the job in an agent looks at the clock that often, so that it can tell.
@@ -296,6 +308,7 @@ class Membership {
   std::uint64_t job_started_ = 0;  // as StartRound tells it; 0 before the first round here
   int world_size_ = 0;             // of the round that began last
   Recovery recovery_;
+  std::optional<TimePoint> guardian_awaited_until_;  // of the host that is lost: it may prove its end
   // The nodes of the round have met at the endpoint, and no host but this one can have it.
   bool is_endpoint_ours_;
   // Of the job:

@@ -12,6 +12,7 @@ namespace {
 Hello renewed(Hello before, const Hello& again) {
   before.held = again.held;
   before.standby_port = again.standby_port;
+  before.holds_endpoint = again.holds_endpoint;
   before.local_address = again.local_address;
   before.addresses = again.addresses;
   return before;
@@ -189,7 +190,7 @@ void Membership::take_claim_of_another_round(NodeId id, const Held& held, TimePo
 
 // Where this process knew an older round, the rank may be that of a node that is here.
 std::optional<int> Membership::lost_member_of(const RoundId& round) const {
-  const auto lost = options_.lost_group_rank;
+  const auto lost = options_.lost.group_rank;
   const bool is_here = lost && std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
                          const auto& held = entry.second.hello.held;
                          return held && held->round == round && held->group_rank == *lost;
@@ -214,10 +215,24 @@ void Membership::adopt(const Held& held, TimePoint now) {
   restarts_.restate(held.restart_count, held.spent_restarts, now);
   const auto lost = lost_member_of(held.round);
   quorum_.adopt(held.group_world_size, lost);
-  if (lost && recovery_.settle(*lost))
-    round_.loss = {"node " + std::to_string(*lost) + ", which had the endpoint, was lost", job_time(now)};
+  note_end_of_lost_host();
+  if (lost && recovery_.settle(*lost)) {
+    const auto who = "node " + std::to_string(*lost) + ", which had the endpoint, ";
+    if (options_.lost.has_left)
+      round_.change = {who + "has left the job"};
+    else
+      round_.loss = {who + "was lost", job_time(now)};
+  }
   print("the job is in round " + std::to_string(round_.number()) + " of " + counted(held.group_world_size, "node") +
         ", which go on" + (round_.loss ? "; " + round_.loss->what : ""));
+}
+
+// Its node key has no part in the round otherwise, as it never comes here.
+void Membership::note_end_of_lost_host() {
+  const auto lost = recovery_.is_adopted() ? lost_member_of(last_round()) : std::nullopt;
+  if (!lost || !options_.lost.is_end_proven) return;
+  quorum_.seat(*lost, options_.lost.node_key);
+  quorum_.leave(options_.lost.node_key, true);
 }
 
 void Membership::seat(NodeId id, const Held& held, TimePoint now) {
@@ -240,6 +255,12 @@ void Membership::end_older_round(NodeId id, std::uint32_t round) {
   send(id, StopRound{round, SIGTERM, false, false, "the other nodes have gone on without this one", {}, true});
 }
 
+// Whoever else is left has no restart either for the wait for another node.
+bool Membership::is_job_over(TimePoint now) {
+  return nodes_.count_available() < options_.nodes_min && quorum_.silent_count() < options_.nodes_min &&
+         !restarts_.may_follow(round_, false, now);
+}
+
 void Membership::give_up_awaited(TimePoint now) {
   const auto ranks = recovery_.give_up();
   note_loss((round_.loss ? round_.loss->what + "; " : "") + ranks + " did not come within " +
@@ -255,10 +276,15 @@ void Membership::consider_losses(TimePoint now) {
     book_.all_started(now);
     if ((stops_.is_warned() || job_stop()) && !round_.loss && phase_ == Phase::running) ask_for_a_step(now);
   }
+  if (round_.change && !job_stop() && !recovery_.awaits_anyone() && phase_ == Phase::running) {
+    if (must_step_down()) return step_down(why_too_few());
+    stop_round(SIGTERM, false, round_.change->who, now);
+  }
   if (round_.loss && !job_stop()) {
     const bool may = may_go_on();
     const bool is_decided = may || !recovery_.awaits_anyone();
-    if (!may && is_decided && !may_wait()) return step_down(why_too_few());
+    if (is_decided && must_step_down() && !is_job_over(now)) return step_down(why_too_few());
+    if (!may && guardian_awaited_until_) return;
     if (is_decided && phase_ == Phase::running) stop_round(SIGTERM, false, round_.loss->what, now);
   }
   if (round_.loss && job_stop() && !recovery_.awaits_anyone() && phase_ == Phase::running)

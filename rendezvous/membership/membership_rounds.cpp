@@ -67,7 +67,8 @@ void Membership::count_restarts_before(const std::vector<NodeId>& members, TimeP
 }
 
 void Membership::start_round(std::uint16_t store_port, TimePoint now) {
-  if (!may_go_on()) return may_wait() ? begin_gathering(now) : step_down(why_too_few());  // nodes fell silent meanwhile
+  if (must_step_down()) return step_down(why_too_few());  // nodes fell silent meanwhile
+  if (!may_go_on()) return begin_gathering(now);
   recovery_.begin_own_round();
   is_endpoint_ours_ = !options_.endpoint_address.empty();
   phase_ = Phase::running;
@@ -224,13 +225,13 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
     auto& noted = round_.failures.emplace_back(own_failure(node, nodes_, failure));
     if (is_one_too_many && !speaks_for_itself(noted)) noted.stderr_tail.clear();  // memory stays bounded
   }
-  if (message.signal_number) take_signalled(from, message, now);
+  if (message.signal_number && !nodes_.is_leaving(from)) take_signalled(from, message, now);
   if (!message.failures.empty() && phase_ == Phase::running) {
     round_.end_happened = at(message.failures.front().job_time, now);
     stop_round(SIGTERM, false, describe_failure(own_failure(node, nodes_, message.failures.front())), now);
   }
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
-    if (job_stop()) return give_up_agreement(now);
+    if (job_stop() || nodes_.is_leaving(from)) return give_up_agreement(now);
     // Its agent had lost touch: the others would wait for its part of the round.
     note_loss("host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job", now,
               now);
@@ -259,8 +260,23 @@ bool Membership::may_go_on() const {
 // The nodes that are not here can't go on without some of those that are, or without newcomers; and these come to the
 // endpoint.
 bool Membership::are_others_too_few() const {
-  if (options_.nodes_min == options_.nodes_max && nodes_.count_available() >= options_.nodes_min) return true;
+  const bool is_fixed = options_.nodes_min == options_.nodes_max;
+  if (is_fixed && nodes_.count_available() >= options_.nodes_min && (is_endpoint_here() || were_all_members()))
+    return true;
   return is_endpoint_ours_ && quorum_.silent_count() < options_.nodes_min;
+}
+
+// Both sides of a broken network may have enough nodes where there were spares.
+bool Membership::is_endpoint_here() const {
+  return options_.holds_endpoint ||
+         std::any_of(nodes_.begin(), nodes_.end(), [](const auto& entry) { return entry.second.hello.holds_endpoint; });
+}
+
+bool Membership::were_all_members() const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+    const auto& [id, node] = entry;
+    return node.group_rank || node.hello.held || !nodes_.is_available(id, node);
+  });
 }
 
 void Membership::begin_next_round(TimePoint now) {
@@ -269,7 +285,7 @@ void Membership::begin_next_round(TimePoint now) {
   book_.all_ended(now);
   round_.agreement.wait_until({});
   if (job_stop()) forgive_what_follows_from_signals(round_, *job_stop());
-  forgive_what_follows_from_growth(round_);
+  forgive_what_follows_from_change(round_);
   const bool has_begun = phase_ != Phase::opening_store;
   const bool is_change = is_change_of_members(round_, has_begun, nodes_.count_available() >= options_.nodes_min);
   const Restarts::RoundEnd end{round_, has_begun, is_change};

@@ -1,6 +1,9 @@
 // Membership: a node's ddprun is told to stop.
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "rendezvous/membership/membership.hpp"
@@ -11,6 +14,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kReportMargin = 10s;  // beyond the grace, for what is left to be killed and reported
+// By so much workers elsewhere may be reported to fail before their node's peers leave.
+constexpr auto kFailsBefore = 250ms;
 
 }  // namespace
 
@@ -25,6 +30,8 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
     print(why + ", which was a spare: it leaves");
     return stop_spare(from, message.signal_number, now);
   }
+  if (nodes_.is_leaving(from) && !job_stop()) return;
+  if (message.leaves && may_leave(from)) return let_leave(from, stop, now);
   const bool is_new = !job_stop();
   const auto next = stops_.ask(node.stop, stop, message.is_second, now);
   if (next == StopRequests::Next::nothing) return;
@@ -33,8 +40,10 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   if (next == StopRequests::Next::kill && !is_between_rounds)
     return stop_round(stops_.signal_number(), true, "a second " + why, now, from);
   if (is_between_rounds) {
-    auto verdict = verdict_of_stop(stop.signal_number, options_.restarts_max);
-    if (options_.nodes_max > 1)
+    const bool were_all_to_leave = stops_.leave_ends() && rounds_begun_ > 0;
+    auto verdict = were_all_to_leave ? verdict_of_round({round_, job_stop(), true, world_size_, options_.restarts_max})
+                                     : verdict_of_stop(stop.signal_number, options_.restarts_max);
+    if (options_.nodes_max > 1 && !were_all_to_leave)
       verdict.what = "stopped by " + why + (rounds_begun_ > 0 ? "" : " before the first round");
     return finish(std::move(verdict), now);
   }
@@ -76,8 +85,81 @@ void Membership::stop_spare(NodeId id, int signal_number, TimePoint now) {
 void Membership::dismiss(NodeId spare, int signal_number) {
   auto verdict = verdict_of_stop(signal_number, options_.restarts_max);
   verdict.world_size = world_size_;
+  verdict.has_left = true;
   send(spare, verdict);
   forget(spare);
+}
+
+// --- a node leaves ---
+
+// Enough others are left. If it is the host, one of them is to serve the job next.
+bool Membership::may_leave(NodeId id) const {
+  const auto& leaver = nodes_.at(id);
+  const int left = nodes_.count_available() - (nodes_.is_available(id, leaver) ? 1 : 0);
+  if (job_stop() || recovery_.are_claims_open() || left < options_.nodes_min) return false;
+  return !leaver.is_endpoint_host || next_host();
+}
+
+// One that knows that it is: a member of the round.
+std::optional<NodeId> Membership::next_host() const {
+  std::optional<NodeId> out;
+  for (const auto& [id, node] : nodes_) {
+    const bool can_serve = !node.is_endpoint_host && node.is_member() && node.hello.standby_port != 0;
+    if (!can_serve || !nodes_.is_available(id, node) || nodes_.is_absent(id)) continue;
+    if (!out || *node.group_rank < *nodes_.at(*out).group_rank) out = id;
+  }
+  return out;
+}
+
+// Its workers are being stopped there, those of the others are stopped now. The next round waits for other nodes that
+// are told, too.
+void Membership::let_leave(NodeId id, const JobStop& stop, TimePoint now) {
+  nodes_.begin_leaving(id);
+  stops_.leave(now);
+  const auto why = stop.why() + ", which leaves the job";
+  print(why);
+  const bool is_in_round = phase_ != Phase::gathering && nodes_.at(id).is_member();
+  if (is_in_round && !round_.change)
+    round_.change = {why, std::max(std::chrono::milliseconds(0), job_time(now) - kFailsBefore)};
+  if (phase_ == Phase::gathering) return gather(now);
+  if (phase_ == Phase::opening_store) return begin_next_round(now);
+  if (phase_ != Phase::running) return;
+  round_.end_happened = now;
+  ask_for_a_step(now);
+}
+
+// Nobody else is told to stop any more.
+void Membership::end_leave() {
+  stops_.end_leave();
+  std::optional<NodeId> host;
+  for (const auto id : std::set<NodeId>(nodes_.leaving())) {
+    if (nodes_.at(id).is_endpoint_host) {
+      host = id;
+      continue;
+    }
+    quorum_.leave(nodes_.at(id).hello.node_key, true);
+    send_off(id);
+  }
+  if (!host) return;
+  const auto next = next_host();
+  expect_sends_to_members();
+  for (const auto& [id, node] : nodes_) {
+    if (id == *host) continue;
+    if (node.is_member())
+      send(id, HostLeaves{});
+    else if (next)  // it knows no round, and not who may serve next
+      send(id, Elsewhere{nodes_.at(*next).seen_address, nodes_.at(*next).hello.standby_port});
+  }
+  send_off(*host);
+  enter_finished();
+}
+
+void Membership::send_off(NodeId id) {
+  auto verdict = verdict_of_stop(SIGTERM, options_.restarts_max);
+  verdict.world_size = world_size_;
+  verdict.has_left = true;
+  send(id, std::move(verdict));
+  forget(id);
 }
 
 // --- at one step ---
@@ -87,7 +169,8 @@ void Membership::dismiss(NodeId spare, int signal_number) {
 // all.
 void Membership::ask_for_a_step(TimePoint now) {
   if (recovery_.awaits_anyone()) return;
-  follow(round_.agreement.ask(nodes_.running_group_ranks(), job_stop().has_value(), now), now);
+  const bool is_urgent = job_stop() || stops_.leave_ends();
+  follow(round_.agreement.ask(nodes_.running_group_ranks(), is_urgent, now), now);
 }
 
 void Membership::take(NodeId from, const StopReady& message, TimePoint now) {
@@ -98,7 +181,8 @@ void Membership::take(NodeId from, const StopReady& message, TimePoint now) {
 void Membership::follow(StopAgreement::Next next, TimePoint now) {
   if (next == StopAgreement::Next::wait) return;
   if (next == StopAgreement::Next::give_up) return give_up_agreement(now);
-  if (job_stop() && round_.agreement.call()) round_.agreement.wait_until(now + nodes_.longest_grace() + kReportMargin);
+  if ((job_stop() || stops_.leave_ends()) && round_.agreement.call())
+    round_.agreement.wait_until(now + nodes_.longest_grace() + kReportMargin);
   for (const auto& [id, node] : nodes_)
     if (node.runs()) tell_of_stop(id, node);
 }
@@ -106,12 +190,20 @@ void Membership::follow(StopAgreement::Next next, TimePoint now) {
 // As far as it has come; also on another connection.
 void Membership::tell_of_stop(NodeId id, const Node& node) {
   const auto round = static_cast<std::uint32_t>(round_.number());
-  if (auto message = round_.agreement.message_for(*node.group_rank, round, stops_.signal_number()))
-    std::visit([&](auto& what) { send(id, std::move(what)); }, *message);
+  const bool is_for_leaving = !job_stop() && stops_.leave_ends();
+  const int signal_number = is_for_leaving ? SIGTERM : stops_.signal_number();
+  auto message = round_.agreement.message_for(*node.group_rank, round, signal_number);
+  if (!message) return;
+  if (auto* prepare = std::get_if<PrepareStop>(&*message)) prepare->is_for_leaving = is_for_leaving;
+  std::visit([&](auto& what) { send(id, std::move(what)); }, *message);
 }
 
 // After a warning all go on: workers wait for a decision a little longer than this membership for answers.
 void Membership::give_up_agreement(TimePoint now) {
+  if (!job_stop() && stops_.leave_ends()) {
+    stop_round(SIGTERM, false, round_.change->who, now);
+    return end_round_if_all_have(now);
+  }
   if (!job_stop()) {
     print("the nodes did not agree on a step to stop at; the warning is passed over");
     return forget_stop_at_step();

@@ -95,7 +95,8 @@ struct Hello {
   // This node serves the job at its standby port, after its first host was lost, and asks nothing: it looks whether
   // another ddprun of the job has come to the endpoint since.
   bool is_host = false;
-  bool goes_on = false;  // as the host it has begun a round
+  bool goes_on = false;         // as the host it has begun a round
+  bool holds_endpoint = false;  // this node has opened it, whoever serves the job now: newcomers come here
   bool operator==(const Hello&) const = default;
 };
 
@@ -162,6 +163,7 @@ struct StopAsked {
   int signal_number = 0;
   bool is_warning = false;
   bool is_second = false;  // this ddprun was told before, too: what still runs is killed
+  bool leaves = false;     // the job is to go on without this node, if it can
   bool operator==(const StopAsked&) const = default;
 };
 
@@ -243,6 +245,7 @@ struct StartRound {
   // In the order of group ranks, at most kSuccessorsMax; none where the endpoint stays.
   std::vector<Successor> successors{};
   std::optional<int> host_group_rank{};  // of the node whose agent serves the endpoint, where one does
+  std::string host_node_key{};           // of that node, told to its successors alone: its guardian may speak to them
   // Of the round, 32 hexadecimal digits; secret: its members return it in Held, nothing shows it. Empty: an older
   // membership has none.
   std::string nonce{};
@@ -265,6 +268,7 @@ struct RoundEstablished {
 struct PrepareStop {
   std::uint32_t round = 0;
   bool is_warning = false;
+  bool is_for_leaving = false;  // another round follows: workers that can take a seat in it have no part in the stop
   bool operator==(const PrepareStop&) const = default;
 };
 
@@ -299,7 +303,13 @@ struct FinishJob {
   std::optional<std::string> what{};      // where something else was the cause, or was decided because of it
   std::optional<std::string> try_this{};  // where that is an error
   std::optional<RunReport> report{};      // for those that want it
+  bool has_left = false;                  // this node alone has ended: the job goes on without it
   bool operator==(const FinishJob&) const = default;
+};
+
+// This host leaves the job, which goes on: the next host is to serve it. No process of the job is left on its node.
+struct HostLeaves {
+  bool operator==(const HostLeaves&) const = default;
 };
 
 struct TimeTold {
@@ -309,6 +319,6 @@ struct TimeTold {
 };
 
 using ToAgent = std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, PrepareStop, StopAt,
-                             StopRound, FinishJob, TimeTold>;
+                             StopRound, FinishJob, HostLeaves, TimeTold>;
 
 }  // namespace ddp::rendezvous

@@ -31,6 +31,7 @@ Node Nodes::remove(NodeId id) {
   if (node.is_member()) --member_count_;
   end_absence(id);
   older_rounds_.erase(id);
+  leaving_.erase(id);
   return node;
 }
 
@@ -39,6 +40,7 @@ void Nodes::rename(NodeId before, NodeId id) {
   entry.key() = id;
   by_key_[entry.mapped().hello.node_key] = id;
   nodes_.insert(std::move(entry));
+  if (leaving_.erase(before) != 0) leaving_.insert(id);
   if (auto older = older_rounds_.extract(before); !older.empty()) {
     older.key() = id;
     older_rounds_.insert(std::move(older));
@@ -152,9 +154,13 @@ std::optional<std::uint32_t> Nodes::older_round(NodeId id) const {
 
 int Nodes::count_available() const {
   auto count = nodes_.size() - older_rounds_.size();
+  for (const auto id : leaving_)
+    if (older_rounds_.count(id) == 0) --count;
   if (!has_spares()) return static_cast<int>(count);
-  for (const auto& [id, absence] : absences_)
-    if (const auto& node = nodes_.at(id); !node.is_member() && older_rounds_.count(id) == 0) --count;
+  for (const auto& [id, absence] : absences_) {
+    const bool is_counted = older_rounds_.count(id) == 0 && !is_leaving(id);
+    if (is_counted && !nodes_.at(id).is_member()) --count;
+  }
   return static_cast<int>(count);
 }
 

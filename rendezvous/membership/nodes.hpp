@@ -98,9 +98,17 @@ class Nodes {
   void end_older_round(NodeId id) { older_rounds_.erase(id); }
   std::optional<std::uint32_t> older_round(NodeId id) const;
 
-  // Not nodes that have processes of an older round, and not newcomers whose connection broke.
+  // --- nodes that leave the job, when the round is over
+
+  void begin_leaving(NodeId id) { leaving_.insert(id); }
+  bool is_leaving(NodeId id) const { return leaving_.count(id) != 0; }
+  const std::set<NodeId>& leaving() const { return leaving_; }
+
+  // --- nodes that can take part in the next round
+
+  // Not nodes that leave or have processes of an older round, and not newcomers whose connection broke.
   bool is_available(NodeId id, const Node& node) const {
-    return older_rounds_.count(id) == 0 && (node.is_member() || absences_.count(id) == 0);
+    return older_rounds_.count(id) == 0 && !is_leaving(id) && (node.is_member() || absences_.count(id) == 0);
   }
   int count_available() const;
 
@@ -113,6 +121,7 @@ class Nodes {
   std::map<NodeId, Absence> absences_;
   std::set<std::pair<TimePoint, NodeId>> absence_ends_;
   std::map<NodeId, std::uint32_t> older_rounds_;
+  std::set<NodeId> leaving_;
 };
 
 }  // namespace ddp::rendezvous

@@ -21,6 +21,14 @@ struct JobBefore {
   std::optional<std::vector<SpentRestarts>> spent_restarts{};  // of them, as in Held
 };
 
+// The node that had the endpoint before this membership began.
+struct LostHost {
+  std::optional<int> group_rank{};  // in the last round; nobody waits for that node
+  std::string node_key{};           // by which its guardian proves that it has ended; empty: not known
+  bool is_end_proven = false;       // its guardian has said so, or the host itself
+  bool has_left = false;            // the job, in order: it was told to
+};
+
 struct MembershipOptions {
   std::string run_id;
   std::string slurm_run;                        // only nodes of this one, and those that name none
@@ -44,7 +52,7 @@ struct MembershipOptions {
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
   JobBefore before;                                    // whoever has an older round than its last one was left behind
   std::function<std::string()> nonce;  // of each round another one, that nobody can guess: 32 hexadecimal digits
-  std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
+  LostHost lost;                       // whose end or silence made this membership begin
 
   // In which a node may come again whose connection broke: it is silent meanwhile.
   std::chrono::milliseconds resume_window() const {

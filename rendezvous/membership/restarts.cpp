@@ -26,7 +26,7 @@ bool has_failed_at_once(const Restarts::RoundEnd& end) {
 
 bool Restarts::may_follow(const CurrentRound& round, bool are_enough_left, TimePoint now) {
   if (is_last(round)) return false;
-  const bool is_change = (round.growth && cause_of(round) == nullptr) || (round.loss && are_enough_left);
+  const bool is_change = (round.change && cause_of(round) == nullptr) || (round.loss && are_enough_left);
   return is_change || budget_.is_left(now);
 }
 

@@ -158,25 +158,27 @@ void forgive_what_follows_from_signals(CurrentRound& round, const JobStop& stop)
   });
 }
 
-void forgive_what_follows_from_growth(CurrentRound& round) {
-  if (!round.growth) return;
+void forgive_what_follows_from_change(CurrentRound& round) {
+  if (!round.change) return;
   forgive(round, [&](const FailureReport& failure) {
     const bool was_killed = failure.ending.kind == Ending::Kind::killed && failure.ending.value == SIGKILL;
-    return !was_killed && failure.job_time >= round.growth->at - kSameMoment;
+    return !was_killed && failure.job_time >= round.change->at - kSameMoment;
   });
 }
 
 bool is_change_of_members(const CurrentRound& round, bool has_begun, bool are_enough_left) {
   const auto* first = cause_of(round);
-  const bool is_done = has_begun && round.stopped == 0 && round.failures.empty();
-  if (round.growth && !round.loss) return first == nullptr && !is_done;
+  // Where nodes leave, the others were to stop at a step too.
+  const bool has_stopped_for_change = round.change && round.stopped_at_step > 0;
+  const bool is_done = has_begun && round.stopped == 0 && round.failures.empty() && !has_stopped_for_change;
+  if (round.change && !round.loss) return first == nullptr && !is_done;
   return round.loss && are_enough_left && !is_done &&
          (first == nullptr || first->job_time >= round.loss->at - kUnnoticed);
 }
 
 std::string why_ended(const CurrentRound& round, bool is_change_of_members) {
   const auto* first = cause_of(round);
-  if (is_change_of_members || first == nullptr) return round.loss ? round.loss->what : round.growth->who;
+  if (is_change_of_members || first == nullptr) return round.loss ? round.loss->what : round.change->who;
   return describe_failure(*first) + (first->says_why() ? " (" + first->message + ")" : "");
 }
 

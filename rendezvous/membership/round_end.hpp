@@ -49,16 +49,16 @@ std::string place_of(const std::string& host, const std::string& seen_address);
 // was what ended by itself since a signal has ended its peers; that it did may have been noticed a little earlier.
 void forgive_what_follows_from_signals(CurrentRound& round, const JobStop& stop);
 
-// Nor are failures of workers that missed ranks which were stopped before them, to take in more nodes. SIGKILL is no
+// Nor are failures of workers that missed ranks which were stopped before them, to change the members. SIGKILL is no
 // consequence of that: what others missed may be the one that it ended.
-void forgive_what_follows_from_growth(CurrentRound& round);
+void forgive_what_follows_from_change(CurrentRound& round);
 
 // A failure that goes with the loss of a node is taken for its consequence. Workers that all ended well have done their
 // work, also where a node is lost, or others have come, before the round is over.
 // has_begun: its nodes were told to start workers; are_enough_left: nodes, for another round.
 bool is_change_of_members(const CurrentRound& round, bool has_begun, bool are_enough_left);
 
-// One line, for the next round. Requires a failure, a loss or a growth.
+// One line, for the next round. Requires a failure, a loss or a change.
 std::string why_ended(const CurrentRound& round, bool is_change_of_members);
 
 // The host that has ended the round, if there is one.

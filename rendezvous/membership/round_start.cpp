@@ -101,11 +101,14 @@ int tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>&
                 const std::function<void(NodeId, const StartRound&)>& tell) {
   int world_size = 0;
   std::map<std::string, int> role_sizes, role_ranks;
+  std::string host_key;
   for (const auto id : members) {
     const auto& node = nodes.at(id);
     world_size += node.hello.workers;
     role_sizes[node.hello.role] += node.hello.workers;
-    if (node.is_endpoint_host) start.host_group_rank = node.group_rank;
+    if (!node.is_endpoint_host) continue;
+    start.host_group_rank = node.group_rank;
+    host_key = node.hello.node_key;
   }
   start.group_world_size = static_cast<int>(members.size());
   start.world_size = world_size;
@@ -115,6 +118,9 @@ int tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>&
     const auto& hello = nodes.at(id).hello;
     start.role_rank_first = role_ranks[hello.role];
     start.role_world_size = role_sizes[hello.role];
+    const bool is_successor = std::any_of(start.successors.begin(), start.successors.end(),
+                                          [&](const Successor& its) { return its.group_rank == start.group_rank; });
+    start.host_node_key = is_successor ? host_key : "";
     tell(id, start);
     ++start.group_rank;
     start.rank_first += hello.workers;

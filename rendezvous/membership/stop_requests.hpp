@@ -2,6 +2,9 @@
 //
 // A scheduler tells each of several nodes once. A person tells one node twice: whatever still runs is then killed.
 //
+// Nodes of which the job has enough may leave it instead. Those that are told within kLeaveWindow leave together: if
+// all are told, the job is to stop. The next round waits for that.
+//
 // A scheduler also signals every process of a job at about the same time. If workers of a node die of that, the node
 // says so when its round ends. This stops the job too, even if no ddprun has asked for it yet.
 //
@@ -19,6 +22,9 @@ namespace ddp::rendezvous {
 
 // `timeout` and schedulers send a signal twice; a later one means it.
 constexpr std::chrono::milliseconds kSameWish{200};
+
+// In which all nodes of a job are told, if it is meant.
+constexpr std::chrono::milliseconds kLeaveWindow{2'000};
 
 // What one node has said.
 struct NodeStop {
@@ -39,6 +45,13 @@ class StopRequests {
   const std::optional<JobStop>& stop() const { return stop_; }
   int signal_number() const { return stop_ ? stop_->signal_number : 0; }  // 0: there was no more than a warning
 
+  // A node leaves.
+  void leave(TimePoint now) {
+    if (!leave_ends_) leave_ends_ = now + kLeaveWindow;
+  }
+  const std::optional<TimePoint>& leave_ends() const { return leave_ends_; }  // empty: nobody leaves
+  void end_leave() { leave_ends_.reset(); }
+
   // At those job times. Only of a stop.
   void round_stopped(std::chrono::milliseconds when) { stop_->round_stopped_at = when; }
   void workers_signalled(std::chrono::milliseconds when) { stop_->note_signalled(when); }
@@ -51,6 +64,7 @@ class StopRequests {
  private:
   std::optional<JobStop> stop_;
   bool is_warned_ = false;
+  std::optional<TimePoint> leave_ends_;
 };
 
 }  // namespace ddp::rendezvous

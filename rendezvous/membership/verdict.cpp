@@ -41,7 +41,7 @@ Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
   }
   if (round.tree_survived) {
     verdict.what = "processes of the job could not be killed, so no other round may begin" +
-                   (round.growth ? "; " + round.growth->who : "");
+                   (round.change ? "; " + round.change->who : "");
     verdict.try_this = "look at the output of ddprun on the other nodes, one of which says where they are";
     return outcome::Unexplained{};
   }

@@ -299,6 +299,7 @@ void fields(Hello& m, Visit visit) {
   visit("slurm_run", m.slurm_run);
   visit("is_host", m.is_host, false);
   visit("goes_on", m.goes_on, false);
+  visit("holds_endpoint", m.holds_endpoint, false);
 }
 
 template <class Visit>
@@ -344,6 +345,7 @@ void fields(StopAsked& m, Visit visit) {
   visit("signal_number", m.signal_number);
   visit("is_warning", m.is_warning);
   visit("is_second", m.is_second, false);
+  visit("leaves", m.leaves, false);
 }
 
 template <class Visit>
@@ -355,6 +357,9 @@ template <class Visit>
 void fields(TimeAsked& m, Visit visit) {
   visit("number", m.number);
 }
+
+template <class Visit>
+void fields(HostLeaves&, Visit) {}
 
 template <class Visit>
 void fields(TimeTold& m, Visit visit) {
@@ -421,6 +426,7 @@ void fields(StartRound& m, Visit visit) {
   visit("why", m.why);
   visit("successors", m.successors);
   visit("host_group_rank", m.host_group_rank);
+  visit("host_node_key", m.host_node_key, std::string());
   visit("nonce", m.nonce, std::string());
   visit("spent_restarts", m.spent_restarts);
   visit("job_started", m.job_started, std::uint64_t{0});
@@ -435,6 +441,7 @@ template <class Visit>
 void fields(PrepareStop& m, Visit visit) {
   visit("round", m.round);
   visit("is_warning", m.is_warning);
+  visit("is_for_leaving", m.is_for_leaving, false);
 }
 
 template <class Visit>
@@ -466,6 +473,7 @@ void fields(FinishJob& m, Visit visit) {
   visit("what", m.what);
   visit("try", m.try_this);
   visit("report", m.report);
+  visit("has_left", m.has_left, false);
 }
 
 template <class Visit>
@@ -625,6 +633,7 @@ void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1
 void check(const StopReady&) {}
 void check(const Leaving&) {}
 void check(const TimeAsked&) {}
+void check(const HostLeaves&) {}
 void check(const TimeTold& m) { check_time("job_time_ms", m.job_time); }
 
 void check(const FailureReport& m) {
@@ -683,6 +692,7 @@ void check(const StartRound& m) {
   check_unix_seconds("job_started", m.job_started);
   for (const auto& successor : m.successors) check_range("group_rank", successor.group_rank, 0, m.group_world_size - 1);
   if (m.host_group_rank) check_range("host_group_rank", *m.host_group_rank, 0, m.group_world_size - 1);
+  if (!m.host_node_key.empty()) check_secret("host_node_key", m.host_node_key);
   if (!m.nonce.empty()) check_secret("nonce", m.nonce);
 }
 
@@ -830,6 +840,8 @@ template <>
 constexpr const char* kNameOf<StopRound> = "stop_round";
 template <>
 constexpr const char* kNameOf<FinishJob> = "finish_job";
+template <>
+constexpr const char* kNameOf<HostLeaves> = "host_leaves";
 template <>
 constexpr const char* kNameOf<TimeTold> = "time_told";
 

@@ -124,9 +124,9 @@ TEST_F(DdprunHosts, AHostThatIsNotInTheJobIsKeptFromTheStore) {
   EXPECT_TRUE(zero.prints("the store refused a connection from " + Hosts::ipv4(2)));
   stranger.kill(SIGKILL);
   stranger.wait();
-  zero.kill(SIGTERM);
-  EXPECT_EQ(zero.wait(), 143);
-  EXPECT_EQ(one.wait(), 143);
+  zero.kill(SIGINT);
+  EXPECT_EQ(zero.wait(), 130);
+  EXPECT_EQ(one.wait(), 130);
 }
 
 TEST_F(DdprunHosts, ASecondJobOnThePortIsToldThatItIsAnother) {
@@ -180,8 +180,8 @@ TEST_F(DdprunHosts, NodeRankZeroServesAnEndpointBehindAnotherAddress) {
   ASSERT_EQ(map.wait(), 0) << map.err();
   auto zero = hosts->run(0, ddprun(with(dynamic(2, "10.99.0.1:29500"), "--node-rank=0")));
   ASSERT_TRUE(zero.prints("nobody else serves the endpoint")) << zero.err();
-  zero.kill(SIGTERM);
-  EXPECT_EQ(zero.wait(), 143);
+  zero.kill(SIGINT);
+  EXPECT_EQ(zero.wait(), 130);
 }
 
 TEST_F(DdprunHosts, AHostThatFallsSilentStopsTheJob) {
@@ -208,8 +208,8 @@ TEST_F(DdprunHosts, TheGreaterPartGoesOnWithoutAHostThatFallsSilent) {
     ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
   EXPECT_EQ(nodes[2].wait(), 77) << "it can't know whether the others go on: " << nodes[2].err();
   EXPECT_THAT(nodes[0].err(), HasSubstr("(host node2) was lost: it has been silent for too long"));
-  nodes[0].kill(SIGTERM);
-  for (const int host : {0, 1}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143);
+  nodes[0].kill(SIGINT);
+  for (const int host : {0, 1}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 130);
 }
 
 TEST_F(DdprunHosts, WhereTheEndpointsHostFallsSilentTheOthersGoOnUnderTheNextOne) {
@@ -221,8 +221,8 @@ TEST_F(DdprunHosts, WhereTheEndpointsHostFallsSilentTheOthersGoOnUnderTheNextOne
   for (const int host : {1, 2})
     ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[1].err() << nodes[2].err();
   EXPECT_EQ(nodes[0].wait(), 77) << "one of three may not go on: " << nodes[0].err();
-  nodes[2].kill(SIGTERM);
-  for (const int host : {1, 2}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143) << nodes[1].err();
+  nodes[2].kill(SIGINT);
+  for (const int host : {1, 2}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 130) << nodes[1].err();
 }
 
 TEST_F(DdprunHosts, WhereTheEndpointsHostCrashesTheOthersGoOnUnderTheNextOne) {
@@ -233,8 +233,8 @@ TEST_F(DdprunHosts, WhereTheEndpointsHostCrashesTheOthersGoOnUnderTheNextOne) {
   hosts->crash(0);
   for (const int host : {1, 2})
     ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[1].err() << nodes[2].err();
-  nodes[2].kill(SIGTERM);
-  for (const int host : {1, 2}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143) << nodes[1].err();
+  nodes[2].kill(SIGINT);
+  for (const int host : {1, 2}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 130) << nodes[1].err();
 }
 
 TEST_F(DdprunHosts, AnAgentThatIsKilledAloneTakesItsWorkersAlongAndTheOthersGoOn) {
@@ -245,8 +245,66 @@ TEST_F(DdprunHosts, AnAgentThatIsKilledAloneTakesItsWorkersAlongAndTheOthersGoOn
   nodes[2].kill(SIGKILL);
   for (const int host : {0, 1})
     ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
+  nodes[0].kill(SIGINT);
+  for (const int host : {0, 1}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 130) << nodes[0].err();
+}
+
+TEST_F(DdprunHosts, ANodeThatIsToldToStopLeavesAndTheOthersGoOn_TheEndpointsHostToo) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::ipv4(0) + ":29500"); });
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
+  nodes[2].kill(SIGTERM);
+  EXPECT_EQ(nodes[2].wait(), 143) << nodes[2].err();
+  EXPECT_THAT(nodes[2].err(), HasSubstr("this node has left the job, which goes on without it"));
+  for (const int host : {0, 1})
+    ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
+  EXPECT_THAT(nodes[0].err(), HasSubstr("SIGTERM to ddprun on host node2, which leaves the job"));
   nodes[0].kill(SIGTERM);
-  for (const int host : {0, 1}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143) << nodes[0].err();
+  EXPECT_EQ(nodes[0].wait(), 143) << nodes[0].err();
+  ASSERT_TRUE(nodes[1].prints("of 2 met all", 2)) << nodes[1].err();
+  for (const int host : {0, 1}) EXPECT_THAT(nodes[static_cast<std::size_t>(host)].err(), Not(HasSubstr("restart ")));
+  nodes[1].kill(SIGTERM);
+  EXPECT_EQ(nodes[1].wait(), 143) << nodes[1].err();
+  EXPECT_THAT(nodes[1].err(), Not(HasSubstr("has left the job, which goes on"))) << "nobody is left to go on";
+}
+
+TEST_F(DdprunHosts, NodesThatAreAllToldToStopWithinTwoSecondsStopTheJob) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::ipv4(0) + ":29500"); });
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
+  for (auto& node : nodes) node.kill(SIGTERM);
+  for (auto& node : nodes) EXPECT_EQ(node.wait(), 143) << node.err();
+  for (auto& node : nodes) EXPECT_THAT(node.err(), Not(HasSubstr("has left the job")));
+}
+
+TEST_F(DdprunHosts, OfTwoNodesTheSecondGoesOnWhenTheAgentAtTheEndpointIsKilled) {
+  auto* hosts = make_hosts({.count = 2});
+  if (hosts == nullptr) return;
+  std::vector<HostProcess> nodes;
+  for (int host = 0; host < 2; ++host)
+    nodes.push_back(hosts->run(host, ddprun(elastic(2, Hosts::ipv4(0) + ":29500"), {built("store_barrier"), "stay"})));
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("of 4 met all", 2)) << node.err();
+  nodes[0].kill(SIGKILL);
+  ASSERT_TRUE(nodes[1].prints("of 2 met all", 2)) << nodes[1].err();
+  EXPECT_THAT(nodes[1].err(), Not(HasSubstr("restart ")));
+  nodes[1].kill(SIGINT);
+  EXPECT_EQ(nodes[1].wait(), 130) << nodes[1].err();
+}
+
+TEST_F(DdprunHosts, AFixedJobWithoutARestartEndsAtOnceOnAllNodesWhenTheEndpointsHostIsLost) {
+  auto* hosts = make_hosts({.count = 2});
+  if (hosts == nullptr) return;
+  std::vector<HostProcess> nodes;
+  for (int host = 0; host < 2; ++host)
+    nodes.push_back(hosts->run(
+        host, ddprun(with(fixed(2, host, Hosts::ipv4(0)), "--rdzv-conf=heartbeat_timeout=1,join_timeout=600"),
+                     {built("store_barrier"), "stay"})));
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("of 4 met all", 2)) << node.err();
+  hosts->crash(0);
+  EXPECT_EQ(nodes[1].wait(), 77) << nodes[1].err();
+  EXPECT_THAT(nodes[1].err(), HasSubstr("node 0, which had the endpoint, was lost"));
 }
 
 TEST_F(DdprunHosts, WhoWasCutOffStopsItsWorkersAndTakesPartAgainOnceThePartitionHeals) {
@@ -264,8 +322,8 @@ TEST_F(DdprunHosts, WhoWasCutOffStopsItsWorkersAndTakesPartAgainOnceThePartition
     hosts->heal(cut_off);
     for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 4)) << alone.err() << nodes[1].err();
     EXPECT_THAT(alone.out(), Not(HasSubstr("of 2 met all")));
-    nodes[1].kill(SIGTERM);
-    for (auto& node : nodes) EXPECT_EQ(node.wait(), 143) << node.err();
+    nodes[1].kill(SIGINT);
+    for (auto& node : nodes) EXPECT_EQ(node.wait(), 130) << node.err();
   }
 }
 
@@ -292,8 +350,8 @@ TEST_F(DdprunHosts, CheckpointsOfWhoWasCutOffReplaceNoneOfTheOthers) {
   const auto& text = one.out();
   const auto round_of_the_two = text.substr(0, text.find(" of 4 found"));  // "round 2"
   ASSERT_TRUE(one.prints("of 6 found that of " + round_of_the_two)) << one.err() << two.err();
-  one.kill(SIGTERM);
-  for (auto* agent : {&zero, &one, &two}) EXPECT_EQ(agent->wait(), 143) << agent->err();
+  one.kill(SIGINT);
+  for (auto* agent : {&zero, &one, &two}) EXPECT_EQ(agent->wait(), 130) << agent->err();
   std::filesystem::remove_all(folder);
 }
 
@@ -311,8 +369,8 @@ TEST_F(DdprunHosts, AJobGrowsFromTwoToThreeAndShrinksToOne) {
   ASSERT_TRUE(zero.prints("of 2 met all", 2)) << zero.err();
   EXPECT_THAT(zero.err(), AllOf(HasSubstr("(host node1) was lost: its ddprun ended"),
                                 HasSubstr("(host node2) was lost: its ddprun ended"), Not(HasSubstr("restart "))));
-  zero.kill(SIGTERM);
-  EXPECT_EQ(zero.wait(), 143) << zero.err();
+  zero.kill(SIGINT);
+  EXPECT_EQ(zero.wait(), 130) << zero.err();
 }
 
 TEST_F(DdprunHosts, ASpareTakesOverFromAHostThatFallsSilent) {
@@ -335,8 +393,8 @@ TEST_F(DdprunHosts, ASpareTakesOverFromAHostThatFallsSilent) {
   EXPECT_TRUE(nodes[0].prints("(host node" + std::to_string(lost) + ") was lost")) << nodes[0].err();
   EXPECT_THAT(nodes[0].err(), Not(HasSubstr("restart ")));
   EXPECT_EQ(nodes[static_cast<std::size_t>(lost)].wait(), 77);
-  nodes[0].kill(SIGTERM);
-  for (const int host : {0, 3 - lost, 3}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143);
+  nodes[0].kill(SIGINT);
+  for (const int host : {0, 3 - lost, 3}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 130);
 }
 
 TEST_F(DdprunHosts, ADaemonThatIsKilledAndStartedAgainDisturbsNoWorker) {
@@ -368,8 +426,8 @@ TEST_F(DdprunHosts, ADaemonThatIsKilledAndStartedAgainDisturbsNoWorker) {
     ASSERT_TRUE(agent->prints("of round 1", 2)) << agent->err() << again.err();
     EXPECT_THAT(agent->err(), HasSubstr("was killed by SIGKILL"));
   }
-  one.kill(SIGTERM);
-  for (auto* agent : {&one, &two}) EXPECT_EQ(agent->wait(), 143) << agent->err();
+  one.kill(SIGINT);
+  for (auto* agent : {&one, &two}) EXPECT_EQ(agent->wait(), 130) << agent->err();
 }
 
 TEST_F(DdprunHosts, WithADaemonOfItsOwnAJobOutlivesAnyOfItsHosts) {
@@ -389,8 +447,8 @@ TEST_F(DdprunHosts, WithADaemonOfItsOwnAJobOutlivesAnyOfItsHosts) {
   auto &cut_off = one_is_first ? one : two, &other = one_is_first ? two : one;
   ASSERT_TRUE(other.prints("of 2 met all", 2)) << other.err();
   EXPECT_EQ(cut_off.wait(), 77) << cut_off.err();
-  other.kill(SIGTERM);
-  EXPECT_EQ(other.wait(), 143) << other.err();
+  other.kill(SIGINT);
+  EXPECT_EQ(other.wait(), 130) << other.err();
 }
 
 TEST_F(DdprunHosts, AHostThatCrashesIsReplaced) {
@@ -425,8 +483,8 @@ TEST_F(DdprunHosts, AFixedNumberOfNodesGoesOnAfterACutOfTheEndpointsHost) {
   ASSERT_TRUE(nodes[1].prints("waiting for 1 more node")) << nodes[1].err();
   hosts->heal(0);
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 4)) << node.err();
-  nodes[1].kill(SIGTERM);
-  for (auto& node : nodes) EXPECT_EQ(node.wait(), 143) << node.err();
+  nodes[1].kill(SIGINT);
+  for (auto& node : nodes) EXPECT_EQ(node.wait(), 130) << node.err();
 }
 
 // Another ddprun is started at the endpoint's address, with the same command line.
@@ -468,9 +526,9 @@ TEST_F(DdprunHosts, TheEndpointsHostIsReplaced) {
         auto& node = nodes[static_cast<std::size_t>(host)];
         ASSERT_TRUE(node.prints(all_met, 4)) << node.err();
       }
-      nodes[1].kill(SIGTERM);
-      EXPECT_EQ(replacement.wait(), 143) << replacement.err();
-      for (int host = 1; host < setup.hosts; ++host) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143);
+      nodes[1].kill(SIGINT);
+      EXPECT_EQ(replacement.wait(), 130) << replacement.err();
+      for (int host = 1; host < setup.hosts; ++host) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 130);
     }
   }
 }

@@ -93,7 +93,13 @@ Node::Node(World& world, int number, int host, int workers, bool serves, const N
       serves_first_(serves),
       session_(session_options(world.job), hello_, now()),
       meeting_(meeting_options(world, serves, host, hello_)),
-      core_({workers, world.job.nodes_max, world.job.grace, world.job.signal_window, {}, hello_.host_name}),
+      core_({workers,
+             world.job.nodes_max,
+             world.job.grace,
+             world.job.signal_window,
+             {},
+             hello_.host_name,
+             world.job.leaves_when_stopped}),
       workers_(
           world, tree_, guardian_, process_, workers,
           [this](const std::vector<WorkerGroupEvent>& events) { decide(events); },
@@ -189,14 +195,14 @@ void Node::guardian_takes_over() {
   if (!guardian_.is_alive) return;
   world_.clock.after(kAtOnce, &guardian_, [this] {
     workers_.end_all([this] {
-      if (!farewell_to_) return;
-      world_.network->connect(guardian_, world_.host_of(farewell_to_->address), farewell_to_->port, kFarewellLimit,
-                              [this](Network::Attempt, Channel* channel) {
-                                if (channel == nullptr) return;
-                                world_.trace(guardian_.name, " says farewell");
-                                channel->send(GuardiansWord{key()});
-                                channel->close();
-                              });
+      for (const auto& there : farewell_to_)
+        world_.network->connect(guardian_, world_.host_of(there.address), there.port, kFarewellLimit,
+                                [this](Network::Attempt, Channel* channel) {
+                                  if (channel == nullptr) return;
+                                  world_.trace(guardian_.name, " says farewell");
+                                  channel->send(GuardiansWord{key()});
+                                  channel->close();
+                                });
     });
   });
 }
@@ -221,6 +227,7 @@ void Node::visit(Channel& channel) {
 
 void Node::visitor_says(Channel& channel, const Message& message) {
   if (const auto* word = std::get_if<GuardiansWord>(&message)) {
+    session_step(Session::GuardianSaid{word->node_key});
     if (server_) server_->take_farewell(word->node_key);
     return channel.close();
   }
@@ -325,7 +332,7 @@ void Node::perform(const Session::HandOn& action) {
 
 void Node::perform(const Session::Serve& action) {
   world_.trace(name(), " becomes the next host");
-  meet(MeetingCore::ToServe{action.lost_group_rank});
+  meet(MeetingCore::ToServe{action.lost});
 }
 
 void Node::perform(const Session::Call& action) {
@@ -436,7 +443,7 @@ void Node::perform(const MeetingCore::Host& action) {
     has_hosted_ = true;
     return host_membership(std::move(options));
   }
-  options.lost_group_rank = action.lost_group_rank;
+  options.lost = action.lost;
   world_.clock.at(world_.clock.now(), &process_, [this, options] {  // not within the session's step
     close_channel();
     host_membership(options);
@@ -595,7 +602,7 @@ void Node::perform(const NodeCore::BeginStore& action) {
 }
 
 void Node::perform(const NodeCore::SetFarewell& action) {
-  farewell_to_ = action.is_wanted && !server_ ? session_.whereabouts() : std::nullopt;
+  farewell_to_ = action.is_wanted ? session_.farewell_targets() : std::vector<Session::Target>();
 }
 
 std::chrono::milliseconds Node::job_time() const {

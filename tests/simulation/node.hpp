@@ -168,7 +168,7 @@ class Node {
   std::string slurm_address_;  // of the endpoint, as this node's client was told
   bool has_session_begun_ = false, has_hosted_ = false;
   rendezvous::Session::Target target_;
-  std::optional<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
+  std::vector<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
   bool is_told_to_stop_ = false, has_told_of_survivors_ = false;
   std::optional<int> exit_code_;
   std::optional<rendezvous::FinishJob> verdict_;

@@ -59,7 +59,7 @@ bool Server::has_been_gone(const Hello& hello) const {
   if (loss != losses_.end() && (loss->second.was_silent || now - loss->second.at >= options_.resume_window()))
     return true;
   if (!hello.held || loss != losses_.end()) return false;
-  return hello.held->group_rank == options_.lost_group_rank ||
+  return hello.held->group_rank == options_.lost.group_rank ||
          now - began_ >= rendezvous::Membership::restate_timeout_of(options_.heartbeat_timeout) ||
          hello.held->round < world_.checks.newest_complete();
 }

@@ -59,6 +59,7 @@ struct Job {
   bool is_endpoint_numeric = false;  // else a name, which may lead to another host later
   int nodes_min = 2, nodes_max = 2;
   int restarts_max = 0;
+  bool leaves_when_stopped = false;  // a node, where the job can go on without it
   std::chrono::milliseconds join_timeout{20'000}, last_call_timeout{2'000}, grace{2'000}, orphan_limit{20'000};
   NetworkOptions network;
   WorkerHabits workers;

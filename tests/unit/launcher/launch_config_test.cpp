@@ -148,6 +148,12 @@ TEST_F(LaunchConfigs, SignalsAreThoseThatWereNamed) {
   EXPECT_THAT(config.forward_signals, ElementsAre(SIGUSR1, SIGHUP));
 }
 
+TEST_F(LaunchConfigs, ANodeThatIsToldToStopLeavesUnlessTheUserWantsTheJobToStop) {
+  EXPECT_TRUE(parse({"true"}).leaves_when_stopped);
+  EXPECT_TRUE(parse_options({"--on-node-stop=leave"}).leaves_when_stopped);
+  EXPECT_FALSE(parse_options({"--on-node-stop=stop"}).leaves_when_stopped);
+}
+
 TEST_F(LaunchConfigs, TheRestIsWhatItsOptionsSay) {
   const auto config =
       parse_options({"--role=trainer", "--virtual-local-rank", "--max-restarts=4", "--numa-binding=core-complex",
@@ -334,6 +340,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"signals-to-handle", {"--signals-to-handle="}, "at least one", "SIGTERM"},
       {"forward-signals", {"--forward-signals=SIGUSR3"}, "no signal 'SIGUSR3'", "=SIGUSR"},
       {"forward-signals", {"--forward-signals=SIGTERM"}, "a signal that stops the job", "--signals-to-handle"},
+      {"on-node-stop", {"--on-node-stop=go"}, "leave or stop, not 'go'", "--on-node-stop=leave"},
       {"monitor-interval", {"--monitor-interval=0"}, "above 0", "--monitor-interval=0.1"},
       {"numa-binding", {"--numa-binding=nodes"}, "node, socket, exclusive or core-complex", "--numa-binding=node"},
       {"display-binding", {"--display-binding=1"}, "takes no value", "`--display-binding`"},

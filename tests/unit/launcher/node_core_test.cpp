@@ -656,6 +656,35 @@ TEST_F(NodeCoreOfTwo, WorkersAreAskedForAStepAndToldTheOneThatIsAgreedOn) {
   EXPECT_THAT(printed(actions), HasSubstr("both workers stop at call 9 of should_stop()"));
 }
 
+TEST_F(NodeCoreOfTwo, ASigtermAsksToLeaveIfTheNodeMayLeave_AndOtherSignalsStopTheJob) {
+  for (const int signal_number : {SIGTERM, SIGINT})
+    for (const bool may_leave : {true, false}) {
+      NodeCore core({2, 2, 30s, 0ms, 0ms, "b", may_leave});
+      const auto asked = sent<rendezvous::StopAsked>(core.step(NodeCore::StopSignalled{signal_number}, facts_));
+      ASSERT_EQ(asked.size(), 1U);
+      EXPECT_EQ(asked.front().leaves, may_leave && signal_number == SIGTERM) << signal_number;
+    }
+}
+
+TEST_F(NodeCoreOfTwo, WorkersThatCanTakeASeatDoNotStopAtAStepBecauseAnotherNodeLeaves) {
+  run();
+  for (const int local_rank : {0, 1})
+    step(NodeCore::WorkerSaid{local_rank, worker_link::LinkHello{worker_link::kVersion, true, true}});
+  const auto actions = hear(rendezvous::PrepareStop{0, false, true});
+  EXPECT_TRUE(all<NodeCore::SendToWorker>(actions).empty());
+  ASSERT_EQ(sent<rendezvous::StopReady>(actions).size(), 1U);
+  EXPECT_FALSE(sent<rendezvous::StopReady>(actions).front().call);
+}
+
+TEST_F(NodeCoreOfTwo, ANodeThatHasLeftSaysSoAndEndsAsTold) {
+  rendezvous::FinishJob verdict;
+  verdict.exit_code = 143;
+  verdict.has_left = true;
+  const auto actions = hear(verdict);
+  EXPECT_THAT(printed(actions), HasSubstr("has left the job, which goes on without it"));
+  EXPECT_THAT(exit_codes(actions), ElementsAre(143));
+}
+
 // That of one that has ended counts too: the others may be as far.
 TEST_F(NodeCoreOfTwo, WhatAWorkerAnsweredAndDidBeforeItsEndStillCounts) {
   run();

@@ -44,6 +44,7 @@ TEST(Report, TellsTheTimesOfEachRoundInSecondsAndNullWhereThereAreNone) {
   const auto json = nlohmann::json::parse(report_json("bert", 75, verdict));
   EXPECT_EQ(json, (nlohmann::json{{"run_id", "bert"},
                                   {"exit_code", 75},
+                                  {"left", false},
                                   {"total_seconds", 100.0},
                                   {"worked_seconds", 75.0},
                                   {"goodput", 0.55},
@@ -95,6 +96,8 @@ TEST(Report, TheLastRoundHasTheCause) {
                                                         {"message", nullptr},
                                                         {"stderr_file", "/logs/stderr.log"},
                                                         {"stderr_tail", {"step 4", "oh"}}}));
+  verdict.has_left = true;
+  EXPECT_EQ(nlohmann::json::parse(report_json("bert", 143, verdict))["left"], true);
   cause.ending = {Ending::Kind::exited, 3, false};
   cause.message = "no data";
   json = nlohmann::json::parse(report_json("bert", 3, verdict))["rounds"][1]["cause"];

@@ -381,6 +381,7 @@ TEST_F(SlurmDefaults, WithinAWorkerTheyAreTheOuterDdpruns) {
   EXPECT_EQ(config.rendezvous.run_id, "");
   EXPECT_EQ(config.slurm_step, "42.3") << "its workers inherit them too";
   EXPECT_TRUE(config.in_slurm_step) << "Slurm signals it as it does every process of the step";
+  EXPECT_FALSE(config.leaves_when_stopped) << "scancel signals all nodes";
   EXPECT_EQ(config.grace, 25s);
   EXPECT_THAT(config.forward_signals, ElementsAre(SIGUSR1));
   EXPECT_THAT(config.notices, ElementsAre(HasSubstr("SLURM_* are those of the ddprun of step 42.3")));

@@ -288,7 +288,7 @@ TEST_F(MembershipClaims, WhoeverHadTheEndpointBeforeHasEnded) {
 
 TEST_F(MembershipClaims, TheHostsOwnNodeIsBelievedBeforeAllOthers) {
   begin_with(3, 3);
-  more_options.lost_group_rank = 0;
+  more_options.lost.group_rank = 0;
   begin_anew(3, 3);
   comes_again(2, 0, held[2]);
   for (const std::uint64_t id : {7u, 8u, 9u}) comes_again(id, id, a_lie(3, "shared"));

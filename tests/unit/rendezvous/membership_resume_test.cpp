@@ -327,7 +327,7 @@ TEST_F(Resume, TheNextHostWaitsForNobodyButThoseThatAreLeft) {
   for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
   Held held[] = {held_by(1), held_by(2), held_by(3)};
   for (auto& its : held) its.is_established = true;
-  more_options.lost_group_rank = 0;
+  more_options.lost.group_rank = 0;
   begin_anew(1, 3);
   comes_again(2, 0, held[1]);
   EXPECT_TRUE(stopped.empty()) << "one of three";
@@ -346,7 +346,7 @@ TEST_F(Resume, OfTwoNodesTheSecondIsNoGreaterPart) {
   begin_with(2);
   auto held = held_by(2);
   held.is_established = true;
-  more_options.lost_group_rank = 0;
+  more_options.lost.group_rank = 0;
   begin_anew(2, 2);
   comes_again(2, 0, held);
   EXPECT_TRUE(stepped_down);

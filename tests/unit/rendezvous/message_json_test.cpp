@@ -80,6 +80,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                              RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms},
                              StopAsked{15, true},
                              StopAsked{15, false, true},
+                             StopAsked{15, false, false, true},
                              Leaving{"its guardian process ended"},
                              TimeAsked{7},
                              StopReady{4, 1001},
@@ -100,9 +101,12 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.why = "rank 5 was killed";
   start.successors = {{1, "10.0.0.2", 29501}, {2, "fd00::3", 29502}};
   start.host_group_rank = 0;
+  start.host_node_key = kNonce;
   start.nonce = kNonce;
   start.job_started = 1700000001;
   start.spent_restarts = {{1ms, 1}};
+  FinishJob left;
+  left.has_left = true;
   const ToAgent down[] = {
       Welcome{1234ms, true, 2, {1, 3}},
       Elsewhere{"10.0.0.2", 29501},
@@ -112,6 +116,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
       start,
       RoundEstablished{4},
       PrepareStop{4, true},
+      PrepareStop{4, false, true},
       StopAt{4, 1002, 15},
       StopAt{4, 1, 0},
       StopRound{4, 15, true, true, "ctrl-c", {3}, true},
@@ -125,6 +130,8 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                 "try",
                 RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s, 7ms}, {}}, 8ms}},
       FinishJob{},
+      left,
+      HostLeaves{},
       TimeTold{7, 1234ms}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
 }

@@ -33,19 +33,19 @@ TEST(RoundEnd, WorkersThatAllEndedWellHaveDoneTheirWork) {
 
 TEST(RoundEnd, FailureAfterTheStopForMoreNodesIsForgiven) {
   CurrentRound round;
-  round.growth = {"1 more node has come: c", 10s};
+  round.change = {"1 more node has come: c", 10s};
   round.failures = {failed_at(9s), failed_at(10s)};
-  forgive_what_follows_from_growth(round);
+  forgive_what_follows_from_change(round);
   EXPECT_EQ(round.failures.size(), 1u);
   EXPECT_EQ(round.stopped, 1);
 }
 
 TEST(RoundEnd, WhoWasKilledIsTheCauseThoughTheRoundWasJustStoppedForMoreNodes) {
   CurrentRound round;
-  round.growth = {"1 more node has come: c", 10s};
+  round.change = {"1 more node has come: c", 10s};
   round.failures = {failed_at(9s + 900ms, {Ending::Kind::left, 0, false}),
                     failed_at(10s, {Ending::Kind::killed, SIGKILL, false})};
-  forgive_what_follows_from_growth(round);
+  forgive_what_follows_from_change(round);
   ASSERT_EQ(round.failures.size(), 2U);
   EXPECT_EQ(cause_of(round)->ending.value, SIGKILL);
 }

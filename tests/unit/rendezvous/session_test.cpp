@@ -92,13 +92,13 @@ class SessionTest : public ::testing::Test {
       if (const auto* hand = std::get_if<Session::HandOn>(&action)) {
         constexpr const char* kNames[] = {"welcome",     "elsewhere",         "refused",      "open_store",
                                           "start_round", "round_established", "prepare_stop", "stop_at",
-                                          "stop_round",  "finish_job",        "time_told"};
+                                          "stop_round",  "finish_job",        "host_leaves",  "time_told"};
         out += std::string("hand ") + kNames[hand->message.index()];
         if (const auto* round = std::get_if<StartRound>(&hand->message))
           out += " " + std::to_string(round->round.number);
       }
       if (const auto* serve = std::get_if<Session::Serve>(&action))
-        out += "serve without " + (serve->lost_group_rank ? std::to_string(*serve->lost_group_rank) : "?");
+        out += "serve without " + (serve->lost.group_rank ? std::to_string(*serve->lost.group_rank) : "?");
       if (const auto* call = std::get_if<Session::Call>(&action))
         out += std::string(call->hello.is_host ? "call " : "wrong call ") + text_of(call->to) +
                (call->hello.held ? " holding " + std::to_string(call->hello.held->round.number) : "") +
@@ -934,6 +934,70 @@ TEST_F(SessionTest, ReachedElsewhere_SaysNothingOfTheEndpoint) {
   const auto held = std::get<Hello>(std::get<Session::Send>(actions.front()).message).held.value();
   EXPECT_EQ(held.host_group_rank, std::nullopt);
   EXPECT_EQ(held.endpoint_address, "");
+}
+
+// --- the host leaves, or its guardian says that it has ended ---
+
+TEST_F(SessionTest, TheNextHostServesAtOnceIfTheHostLeaves) {
+  join_and_start(1);
+  EXPECT_EQ(hear(HostLeaves{}), "hang up openly, serve without 0");
+}
+
+TEST_F(SessionTest, OtherNodesLookForTheNextHostAtOnceIfTheHostLeaves) {
+  join_and_start(2);
+  EXPECT_EQ(hear(HostLeaves{}), "hang up openly, connect 10.0.0.2");
+}
+
+TEST_F(SessionTest, WhatAHostSaysOfItselfIsHandedToTheNextMembership) {
+  join_and_start(1);
+  const auto actions = session.step(Session::Heard{HostLeaves{}}, now);
+  const auto& lost = std::get<Session::Serve>(actions.back()).lost;
+  EXPECT_TRUE(lost.is_end_proven && lost.has_left);
+}
+
+TEST_F(SessionTest, AGuardiansWordIsForItsHostAlone_AndAppearsInWhatTheNextHostKnows) {
+  join();
+  auto message = start(0, 1);
+  message.host_node_key = "key-of-host";
+  hear(message);
+  now += 10s;
+  EXPECT_FALSE(session.knows_host("another key"));
+  EXPECT_TRUE(session.knows_host("key-of-host"));
+  EXPECT_EQ(step(Session::GuardianSaid{"another key"}), "");
+  EXPECT_EQ(step(Session::GuardianSaid{"key-of-host"}), "") << "the connection ends by itself";
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  const auto actions = session.step(Session::Ended{How::refused, 1}, now);
+  const auto& lost = std::get<Session::Serve>(actions.back()).lost;
+  EXPECT_EQ(lost.group_rank, 0);
+  EXPECT_EQ(lost.node_key, "key-of-host");
+  EXPECT_TRUE(lost.is_end_proven);
+  EXPECT_FALSE(lost.has_left);
+}
+
+TEST_F(SessionTest, AHostThatSteppedDownForWantOfAGuardiansWordServesAgainWithIt) {
+  join();
+  auto message = start(0, 1);
+  message.host_node_key = "key-of-host";
+  hear(message);
+  now += 10s;
+  ended(How::closed);
+  EXPECT_EQ(ended(How::refused), "serve without 0");
+  step(Session::Hosting{});
+  step(Session::SteppedDown{"too few"});
+  EXPECT_NE(step(Session::GuardianSaid{"key-of-host"}).find("serve without 0"), std::string::npos);
+  EXPECT_EQ(step(Session::GuardianSaid{"key-of-host"}), "") << "once";
+}
+
+TEST_F(SessionTest, AHostsGuardianTellsThoseThatWouldServeNext) {
+  join_and_start(2);
+  ASSERT_EQ(session.farewell_targets().size(), 1U) << "who serves";
+  EXPECT_EQ(session.farewell_targets().front(), kFirst);
+  Session host{{60s, 3s, 30s}, Hello{}, now};
+  static_cast<void>(host.step(Session::Hosting{}, now));
+  EXPECT_TRUE(host.farewell_targets().empty());
+  static_cast<void>(host.step(Session::Heard{Welcome{}}, now));
+  static_cast<void>(host.step(Session::Heard{start(0, 0)}, now));
+  EXPECT_EQ(host.farewell_targets(), (std::vector<Session::Target>{{"10.0.0.2", 5002}, {"10.0.0.3", 5003}}));
 }
 
 }  // namespace

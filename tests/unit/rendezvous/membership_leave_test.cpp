@@ -1,0 +1,327 @@
+// Nodes that leave a job which goes on, and the end of the host, which its guardian or the host itself proves.
+#include "tests/unit/rendezvous/membership_job.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+constexpr auto kTermed = 128 + SIGTERM;
+
+StopAsked leaves_by_sigterm() {
+  StopAsked out{SIGTERM};
+  out.leaves = true;
+  return out;
+}
+
+class Leave : public Job {
+ protected:
+  void SetUp() override { more_options.heartbeat_timeout = 3s; }
+  // Nodes 1, which is the host, to `count`.
+  void begin_with(int nodes_min, int count, int restarts_max = 0) {
+    begin(nodes_min, count, restarts_max);
+    for (int i = 1; i <= count; ++i) join(static_cast<std::uint64_t>(i), "h" + std::to_string(i), {}, i == 1);
+    for (int i = 1; i <= count; ++i) says(static_cast<std::uint64_t>(i), RoundStarted{0});
+  }
+  // The next host has begun; it is node 2.
+  void next_host_begins(int nodes_min, int nodes_max, LostHost lost) {
+    auto held = held_by(2);
+    held.is_established = true;
+    more_options.lost = std::move(lost);
+    begin(nodes_min, nodes_max);
+    started.clear();
+    stopped.clear();
+    comes_again(2, 0, held);
+  }
+};
+
+TEST_F(Leave, TheOthersGoOnWithoutTheLeaverAtNoCost) {
+  begin_with(2, 3);
+  says(3, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u, 3u}) {
+    EXPECT_TRUE(prepared.at(id).front().is_for_leaving);
+    EXPECT_TRUE(stopped.at(id).front().reseat) << "no worker takes part in a stop at one step";
+  }
+  EXPECT_THAT(stopped.at(1).front().why.value(), AllOf(HasSubstr("host h3"), HasSubstr("leaves")));
+  for (const std::uint64_t id : {1u, 2u, 3u}) ends(id, {}, 2);
+  EXPECT_EQ(started.at(1).round.number, 0u) << "others may be told yet";
+  pass(2s);
+  EXPECT_EQ(finished.at(3).exit_code, kTermed);
+  EXPECT_TRUE(finished.at(3).has_left);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_EQ(started.at(1).world_size, 4);
+  EXPECT_EQ(started.at(1).restart_count, 0);
+  EXPECT_EQ(finished.count(1), 0u);
+}
+
+TEST_F(Leave, WhatFailsForWantOfTheLeaversWorkersIsNoFailure) {
+  begin_with(2, 3);
+  pass(10s);
+  says(2, RoundFailed{0, "rank 2 lost a peer"});  // before the leaver is heard
+  says(3, leaves_by_sigterm());
+  ends(3, {}, 2);
+  ends(2, {failure(2, exited(1), 9'900ms)}, 1);
+  ends(1, {}, 2);
+  pass(2s);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_EQ(started.at(1).restart_count, 0);
+}
+
+TEST_F(Leave, AFailureLongBeforeIsOne) {
+  begin_with(2, 3);
+  pass(10s);
+  says(2, RoundFailed{0, "rank 2"});
+  says(3, leaves_by_sigterm());
+  ends(3, {}, 2);
+  ends(2, {failure(2, exited(1), 9s)}, 1);
+  ends(1, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 1) << "no restart is left";
+}
+
+TEST_F(Leave, ItsWorkersMayDieOfTheSameSignal) {
+  begin_with(2, 3);
+  says(3, leaves_by_sigterm());
+  RoundEnded end{0, {}, 2, false};
+  end.signal_number = SIGTERM;
+  says(3, end);
+  ends(1, {}, 2);
+  ends(2, {}, 2);
+  pass(2s);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+}
+
+TEST_F(Leave, AtOneStepWhereAllWorkersTakePart) {
+  takes_stops = true;
+  begin_with(2, 3);
+  says(3, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u, 3u}) says(id, StopReady{0, 10 + id});
+  for (const std::uint64_t id : {1u, 2u, 3u}) {
+    EXPECT_EQ(stops_at.at(id).front().call, 13u);
+    EXPECT_EQ(stops_at.at(id).front().signal_number, SIGTERM) << "the grace begins";
+    RoundEnded end{0, {}, 0, false};
+    end.stopped_at_step = 2;
+    says(id, end);
+  }
+  EXPECT_TRUE(stopped.empty());
+  pass(2s);
+  EXPECT_TRUE(finished.at(3).has_left);
+  EXPECT_EQ(started.at(1).round.number, 1u) << "the work is not done";
+}
+
+TEST_F(Leave, WorkIsDoneIfAllWorkersHadEndedBeforeTheStep) {
+  takes_stops = true;
+  begin_with(2, 3);
+  says(3, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u, 3u}) ends(id);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+  EXPECT_EQ(finished.at(3).exit_code, 0);
+}
+
+TEST_F(Leave, NodesToldWithinTwoSecondsShareOneRound) {
+  begin_with(1, 3);
+  says(3, leaves_by_sigterm());
+  pass(1s);
+  says(2, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u, 3u}) ends(id, {}, 2);
+  pass(1s);
+  EXPECT_TRUE(finished.at(2).has_left && finished.at(3).has_left);
+  EXPECT_EQ(started.at(1).world_size, 2);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+}
+
+TEST_F(Leave, IfAllAreToldTheJobStops) {
+  begin_with(1, 2);
+  says(2, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  pass(1s);
+  says(1, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u}) {
+    EXPECT_EQ(finished.at(id).exit_code, kTermed);
+    EXPECT_FALSE(finished.at(id).has_left);
+  }
+  EXPECT_TRUE(membership->is_finished());
+}
+
+TEST_F(Leave, IfAllAreToldAndHaveStoppedAtOneStepTheJobEndsSo) {
+  takes_stops = true;
+  begin_with(1, 2);
+  says(2, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u}) says(id, StopReady{0, 5});
+  for (const std::uint64_t id : {1u, 2u}) {
+    RoundEnded end{0, {}, 0, false};
+    end.stopped_at_step = 2;
+    says(id, end);
+  }
+  says(1, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u}) EXPECT_EQ(finished.at(id).exit_code, kStoppedAtStep);
+}
+
+TEST_F(Leave, WithTooFewLeftTheJobStops) {
+  begin_with(2, 2, 5);
+  says(2, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  for (const std::uint64_t id : {1u, 2u}) {
+    EXPECT_EQ(finished.at(id).exit_code, kTermed);
+    EXPECT_FALSE(finished.at(id).has_left);
+  }
+}
+
+TEST_F(Leave, ASpareTakesTheLeaversPlace) {
+  begin_with(2, 2);
+  join(3, "spare");
+  says(2, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  pass(2s);
+  EXPECT_TRUE(finished.at(2).has_left);
+  EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1}));
+}
+
+TEST_F(Leave, AStopSignalOfAnotherKindStopsTheJob) {
+  begin_with(1, 2);
+  says(2, StopAsked{SIGINT});
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 128 + SIGINT);
+}
+
+TEST_F(Leave, BetweenTwoRoundsItGoesAtTheWindowsEnd) {
+  begin_with(1, 3, 1);
+  ends(3, {failure(4, exited(1))}, 1);
+  for (const std::uint64_t id : {1u, 2u}) {
+    stores_open = false;
+    ends(id, {}, 2);
+  }
+  says(2, leaves_by_sigterm());  // while the store is being opened
+  pass(2s);
+  EXPECT_TRUE(finished.at(2).has_left);
+  stores_open = true;
+  says(1, StoreOpened{opened.back().second.round.number, 4000});
+  EXPECT_EQ(started.at(1).world_size, 4);
+  EXPECT_EQ(started.count(3), 1u);
+}
+
+TEST_F(Leave, AHostThatLeavesTellsTheOthersAndEnds) {
+  hello.standby_port = 7000;
+  begin(1, 3);
+  hello.standby_port = 7000;
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  says(1, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u, 3u}) ends(id, {}, 2);
+  EXPECT_FALSE(membership->is_finished());
+  now += 2s;
+  std::vector<std::uint64_t> told;
+  for (const auto& action : membership->tick(now))
+    if (const auto* send = std::get_if<Send>(&action)) {
+      if (std::holds_alternative<HostLeaves>(send->message)) told.push_back(static_cast<std::uint64_t>(send->to));
+      if (const auto* verdict = std::get_if<FinishJob>(&send->message)) {
+        EXPECT_EQ(send->to, node(1));
+        EXPECT_TRUE(verdict->has_left);
+      }
+    }
+  EXPECT_THAT(told, ElementsAre(2u, 3u));
+  EXPECT_TRUE(membership->is_finished());
+  EXPECT_FALSE(membership->verdict()) << "the job goes on";
+}
+
+TEST_F(Leave, AHostThatNobodyCanSucceedStopsTheJob) {
+  begin_with(1, 2);
+  says(1, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  EXPECT_EQ(finished.at(2).exit_code, kTermed);
+}
+
+// --- at the next host ---
+
+TEST_F(Leave, TheNextHostGoesOnAtNoCostAfterOneThatHasLeft) {
+  begin_with(1, 2);
+  next_host_begins(1, 2, {0, "key-1", true, true});
+  EXPECT_THAT(stopped.at(0).front().why.value(), HasSubstr("has left the job"));
+  RoundEnded end{0, {failure(2, exited(1), 5s)}, 1, false};
+  says(0, end);
+  EXPECT_EQ(started.at(0).round.number, 1u);
+  EXPECT_EQ(started.at(0).world_size, 2);
+  EXPECT_EQ(started.at(0).restart_count, 0);
+}
+
+TEST_F(Leave, WorkersThatStoppedAtAStepForIt_AreStartedAgain) {
+  begin_with(1, 2);
+  next_host_begins(1, 2, {0, "key-1", true, true});
+  RoundEnded end{0, {}, 0, false};
+  end.stopped_at_step = 2;
+  says(0, end);
+  EXPECT_EQ(started.at(0).round.number, 1u);
+}
+
+TEST_F(Leave, OfTwoNodesTheSecondGoesOnOnceTheGuardianOfTheFirstHasSpoken) {
+  begin_with(1, 2);
+  next_host_begins(1, 2, {0, "key-1"});
+  pass(999ms);
+  EXPECT_FALSE(stepped_down);
+  EXPECT_TRUE(stopped.empty()) << "nobody knows yet";
+  EXPECT_TRUE(membership->knows("key-1"));
+  hear(membership->step(NodeEnded{"key-1"}, now));
+  EXPECT_THAT(stopped.at(0).front().why.value(), HasSubstr("node 0, which had the endpoint, was lost"));
+  says(0, RoundEnded{0, {}, 2, false});
+  EXPECT_EQ(started.at(0).round.number, 1u);
+  EXPECT_EQ(started.at(0).restart_count, 0);
+}
+
+TEST_F(Leave, OfTwoNodesTheSecondStepsDownIfTheGuardianOfTheFirstSaysNothing) {
+  begin_with(1, 2);
+  next_host_begins(1, 2, {0, "key-1"});
+  says(0, RoundEnded{0, {failure(2, exited(1))}, 1, false});
+  EXPECT_EQ(started.count(0), 0u);
+  pass(1s);
+  EXPECT_TRUE(stepped_down);
+}
+
+TEST_F(Leave, TheGuardiansWordMayComeBeforeTheNextHostBegins) {
+  begin_with(1, 2);
+  next_host_begins(1, 2, {0, "key-1", true});
+  EXPECT_EQ(stopped.at(0).size(), 1u);
+  says(0, RoundEnded{0, {}, 2, false});
+  EXPECT_EQ(started.at(0).round.number, 1u);
+}
+
+TEST_F(Leave, AJobOfWhichNobodyCanGoOnEndsWhenItIsKnown) {
+  begin_with(2, 2);
+  next_host_begins(2, 2, {0, "key-1"});
+  EXPECT_FALSE(stepped_down);
+  pass(1s);
+  EXPECT_FALSE(stepped_down) << "nothing is left to look for: no restart, and of the two nodes one is here";
+  says(0, RoundEnded{0, {}, 2, false});
+  EXPECT_EQ(finished.at(0).exit_code, kRendezvousFailed);
+  EXPECT_THAT(finished.at(0).what.value(), HasSubstr("node 0, which had the endpoint, was lost"));
+}
+
+TEST_F(Leave, WithARestartLeftTheLastOneLooksForTheOthers) {
+  begin_with(2, 2, 1);
+  more_options.heartbeat_timeout = 3s;
+  auto held = held_by(2);
+  held.is_established = true;
+  more_options.lost = {0, "key-1"};
+  begin(2, 2, 1);
+  comes_again(2, 0, held);
+  pass(1s);
+  EXPECT_TRUE(stepped_down);
+}
+
+// --- a fixed number of nodes, and spares ---
+
+TEST_F(Leave, OfTwoSidesWithEnoughNodesEachTheOneThatHasTheEndpointGoesOn) {
+  for (const bool is_endpoint_here : {true, false}) {
+    SCOPED_TRACE(is_endpoint_here);
+    more_options.holds_endpoint = is_endpoint_here;
+    begin(2, 2, 3);
+    started.clear();
+    for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id));
+    for (const std::uint64_t id : {1u, 2u}) says(id, RoundStarted{0});
+    falls_silent(1);  // which has the lowest group rank
+    ends(2, {}, 2);
+    if (is_endpoint_here)
+      EXPECT_EQ(started.at(2).round.number, 1u);
+    else
+      EXPECT_TRUE(stepped_down);
+    pass(1s);
+  }
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
