@@ -168,7 +168,7 @@ void Membership::send_off(NodeId id) {
 // After a warning workers are asked once all of them take part: from its answer on each waits at its step for that of
 // all.
 void Membership::ask_for_a_step(TimePoint now) {
-  if (recovery_.awaits_anyone()) return;
+  if (recovery_.awaits_anyone() || guardian_awaited_until_) return;
   const bool is_urgent = job_stop() || stops_.leave_ends();
   follow(round_.agreement.ask(nodes_.running_group_ranks(), is_urgent, now), now);
 }

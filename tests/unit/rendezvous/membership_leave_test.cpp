@@ -272,6 +272,13 @@ TEST_F(Leave, OfTwoNodesTheSecondStepsDownIfTheGuardianOfTheFirstSaysNothing) {
   EXPECT_TRUE(stepped_down);
 }
 
+TEST_F(Leave, NoStepIsAgreedOnWhileTheGuardianIsAwaited) {
+  begin_with(1, 2);
+  next_host_begins(1, 2, {0, "key-1"});
+  says(0, StopAsked{SIGUSR1, true});
+  EXPECT_TRUE(prepared.empty()) << "the others may be agreeing on another one";
+}
+
 TEST_F(Leave, TheGuardiansWordMayComeBeforeTheNextHostBegins) {
   begin_with(1, 2);
   next_host_begins(1, 2, {0, "key-1", true});
