@@ -157,7 +157,7 @@ void Meeting::perform(const MeetingCore::Lose& action) {
                           try_this = action.try_this] { lost(endpoint_taken_error(what, try_this)); });
 }
 
-void Meeting::perform(const MeetingCore::Host& action) {
+void Meeting::perform(const MeetingCore::StartHosting& action) {
   const bool is_first = !std::exchange(has_hosted_, true) && !action.is_next;
   auto options = rendezvous::options_of(hello_, is_first ? term_ : rendezvous::begin_term());
   options.lost_group_rank = action.lost_group_rank;

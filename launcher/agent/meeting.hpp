@@ -68,7 +68,7 @@ class Meeting {
   void perform(const MeetingCore::GiveUpLookUp&) { looking_up_.reset(); }
   void perform(const MeetingCore::OpenEndpoint&);
   void perform(const MeetingCore::Join&);
-  void perform(const MeetingCore::Host& action);
+  void perform(const MeetingCore::StartHosting& action);
   void perform(const MeetingCore::StopHosting& action);
   void perform(const MeetingCore::HandOn& action) { hand_on_(action.message); }
   void perform(const MeetingCore::Print& action) { handlers_.say(action.line); }

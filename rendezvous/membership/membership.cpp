@@ -258,14 +258,14 @@ void Membership::take(const Heard& event, TimePoint now) {
     return take(Left{event.from, leaving->why, true}, now);
   auto& node = nodes_.at(event.from);
   if (node.is_claimant) return node.said.add(event.message);
-  if (const auto* stop = std::get_if<StopAsked>(&event.message)) return take(event.from, *stop, now);
-  if (const auto* ended = std::get_if<RoundEnded>(&event.message)) return take(event.from, *ended, now);
+  if (const auto* stop = std::get_if<StopAsked>(&event.message)) return hear(event.from, *stop, now);
+  if (const auto* ended = std::get_if<RoundEnded>(&event.message)) return hear(event.from, *ended, now);
   if (!node.is_member()) return;
-  if (const auto* opened = std::get_if<StoreOpened>(&event.message)) take(event.from, *opened, now);
-  if (const auto* started = std::get_if<RoundStarted>(&event.message)) take(event.from, *started, now);
-  if (const auto* stepped = std::get_if<FirstStep>(&event.message)) take(event.from, *stepped, now);
-  if (const auto* ready = std::get_if<StopReady>(&event.message)) take(event.from, *ready, now);
-  if (const auto* failed = std::get_if<RoundFailed>(&event.message)) take(event.from, *failed, now);
+  if (const auto* opened = std::get_if<StoreOpened>(&event.message)) hear(event.from, *opened, now);
+  if (const auto* started = std::get_if<RoundStarted>(&event.message)) hear(event.from, *started, now);
+  if (const auto* stepped = std::get_if<FirstStep>(&event.message)) hear(event.from, *stepped, now);
+  if (const auto* ready = std::get_if<StopReady>(&event.message)) hear(event.from, *ready, now);
+  if (const auto* failed = std::get_if<RoundFailed>(&event.message)) hear(event.from, *failed, now);
 }
 
 std::string_view Membership::phase_name() const {

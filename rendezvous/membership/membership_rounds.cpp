@@ -55,7 +55,7 @@ void Membership::let_go_of_store_opener(TimePoint now) {
   take(Left{silent, "it did not open the store within " + limit}, now);
 }
 
-void Membership::take(NodeId, const StoreOpened& message, TimePoint now) {
+void Membership::hear(NodeId, const StoreOpened& message, TimePoint now) {
   if (phase_ == Phase::opening_store && message.round == round_.number()) start_round(message.port, now);
 }
 
@@ -106,7 +106,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   call_newcomers(now);  // those that came meanwhile
 }
 
-void Membership::take(NodeId from, const RoundStarted& message, TimePoint now) {
+void Membership::hear(NodeId from, const RoundStarted& message, TimePoint now) {
   if (message.round != round_.number() || (phase_ != Phase::running && phase_ != Phase::stopping)) return;
   if (!quorum_.start(nodes_.at(from).hello.node_key)) return;
   book_.all_started(now);
@@ -116,7 +116,7 @@ void Membership::take(NodeId from, const RoundStarted& message, TimePoint now) {
   if (phase_ == Phase::running && stops_.is_warned() && !job_stop()) ask_for_a_step(now);
 }
 
-void Membership::take(NodeId from, const FirstStep& message, TimePoint now) {
+void Membership::hear(NodeId from, const FirstStep& message, TimePoint now) {
   if (message.round != round_.number() || phase_ != Phase::running ||
       std::exchange(nodes_.at(from).part->has_stepped, true))
     return;
@@ -165,7 +165,7 @@ void Membership::refuse_those_that_never_stop(TimePoint now) {
   }
 }
 
-void Membership::take(NodeId from, const RoundFailed& message, TimePoint now) {
+void Membership::hear(NodeId from, const RoundFailed& message, TimePoint now) {
   if (message.round != round_.number()) return;
   const bool are_more_hung = round_.note_hung(message.hung_ranks);
   if (phase_ == Phase::running) {
@@ -207,7 +207,7 @@ void Membership::take_end_of_older_round(NodeId from, const RoundEnded& message,
   go_on(now);
 }
 
-void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
+void Membership::hear(NodeId from, const RoundEnded& message, TimePoint now) {
   if (nodes_.older_round(from) == message.round) return take_end_of_older_round(from, message, now);
   auto& node = nodes_.at(from);
   if (!node.runs() || message.round != round_.number() || (phase_ != Phase::running && phase_ != Phase::stopping))

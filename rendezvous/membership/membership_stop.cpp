@@ -14,7 +14,7 @@ constexpr auto kReportMargin = 10s;  // beyond the grace, for what is left to be
 
 }  // namespace
 
-void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
+void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
   if (message.is_warning) return take_warning(from, message, now);
   auto& node = nodes_.at(from);
   if (recovery_.are_claims_open() && node.is_endpoint_host) return node.said.add(message);
@@ -90,7 +90,7 @@ void Membership::ask_for_a_step(TimePoint now) {
   follow(round_.agreement.ask(nodes_.running_group_ranks(), job_stop().has_value(), now), now);
 }
 
-void Membership::take(NodeId from, const StopReady& message, TimePoint now) {
+void Membership::hear(NodeId from, const StopReady& message, TimePoint now) {
   if (message.round != round_.number() || phase_ != Phase::running) return;
   follow(round_.agreement.answers(*nodes_.at(from).group_rank, message.call, now), now);
 }
