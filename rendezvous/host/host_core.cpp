@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rendezvous/host/host_words.hpp"
+#include "rendezvous/membership/membership_words.hpp"
 #include "rendezvous/membership/versions.hpp"
 
 namespace ddp::rendezvous {

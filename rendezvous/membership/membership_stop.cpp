@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rendezvous/membership/membership.hpp"
+#include "rendezvous/membership/membership_words.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -22,7 +23,7 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
   const auto why = stop.why();
   if ((phase_ != Phase::gathering || recovery_.are_claims_open()) && !node.is_member() && !node.is_endpoint_host) {
     if (std::exchange(node.stop.says_again, false)) return;
-    print(why + ", which was a spare: it leaves");
+    print(spare_leaves_text(why));
     return stop_spare(from, message.signal_number, now);
   }
   const bool is_new = !job_stop();
@@ -31,11 +32,10 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
   if (is_new) round_.end_happened = now;
   const bool is_between_rounds = phase_ == Phase::gathering || phase_ == Phase::opening_store;
   if (next == StopRequests::Next::kill && !is_between_rounds)
-    return stop_round(stops_.signal_number(), true, "a second " + why, now, from);
+    return stop_round(stops_.signal_number(), true, second_stop_text(why), now, from);
   if (is_between_rounds) {
     auto verdict = verdict_of_stop(stop.signal_number, options_.restarts_max);
-    if (options_.nodes_max > 1)
-      verdict.what = "stopped by " + why + (rounds_begun_ > 0 ? "" : " before the first round");
+    if (options_.nodes_max > 1) verdict.what = stopped_by_text(why, rounds_begun_ == 0);
     return finish(std::move(verdict), now);
   }
   if (phase_ == Phase::running) return ask_for_a_step(now);
@@ -49,8 +49,7 @@ void Membership::take_warning(NodeId from, const StopAsked& message, TimePoint n
   auto& node = nodes_.at(from);
   node.stop.was_warned = true;
   if (job_stop() || !node.is_member() || !stops_.warn()) return;
-  print(signal_name(message.signal_number) + " to ddprun on host " + node.hello.host_name +
-        ": the job is to stop at its next step");
+  print(warned_text(message.signal_number, node.hello.host_name));
   if (phase_ == Phase::running) ask_for_a_step(now);
 }
 
@@ -113,7 +112,7 @@ void Membership::tell_of_stop(NodeId id, const Node& node) {
 // After a warning all go on: workers wait for a decision a little longer than this membership for answers.
 void Membership::give_up_agreement(TimePoint now) {
   if (!job_stop()) {
-    print("the nodes did not agree on a step to stop at; the warning is passed over");
+    print(kNoAgreement);
     return forget_stop_at_step();
   }
   stops_.workers_signalled(job_time(now));

@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "rendezvous/membership/membership_words.hpp"
+
 namespace ddp::rendezvous {
 namespace {
 
@@ -177,7 +179,7 @@ bool is_change_of_members(const CurrentRound& round, bool has_begun, bool are_en
 std::string why_ended(const CurrentRound& round, bool is_change_of_members) {
   const auto* first = cause_of(round);
   if (is_change_of_members || first == nullptr) return round.loss ? round.loss->what : round.growth->who;
-  return describe_failure(*first) + (first->says_why() ? " (" + first->message + ")" : "");
+  return failure_reason_text(*first);
 }
 
 std::optional<std::string> place_to_blame(const CurrentRound& round, bool is_change_of_members) {
