@@ -67,7 +67,7 @@ class Agent {
         guardian_(prepare_guardian(config, environment, bindings_, scratch_.path(), security_, taken_in_),
                   config.workers),
         signals_(io_, taken_in_, config.forward_signals,
-                 {[this](const NodeCore::Event& event) { decide(event); }, [this] { reap_guardian(); },
+                 {[this](const NodeCore::Event& event) { decide(event); }, [this] { guardian_.child_ended(); },
                   [this] { output_.resize(); }}),
         timer_(io_),
         links_(io_, config.workers,
@@ -108,7 +108,10 @@ class Agent {
                              decide(events);
                            },
                            [this](int signal_number) { decide(NodeCore::TreeHasSignal{signal_number}); },
-                           [this](int workers) { decide(NodeCore::SignalForwarded{workers}); }});
+                           [this](int workers) { decide(NodeCore::SignalForwarded{workers}); },
+                           [this](const Ending& ending, pid_t pid, bool is_tree_left) {
+                             decide(NodeCore::GuardianEnded{ending, pid, is_tree_left});
+                           }});
     meeting_.start();
     run_guarded([this] { io_.run(); }, [this] { return core_.has_spawned(); }, [this] { write_log(); });
     // When nothing else is left to do: no other node waits for a slow disk.
@@ -150,11 +153,6 @@ class Agent {
   }
 
   // --- what happens ---
-
-  void reap_guardian() {
-    const auto pid = guardian_.pid();
-    if (const auto ending = guardian_.reap()) decide(NodeCore::GuardianEnded{*ending, pid, guardian_.is_tree_left()});
-  }
 
   // What workers said goes before the end of any of them, and before a stop: it may be why another one has ended.
   static bool has_any_ended(const std::vector<WorkerGroupEvent>& events) {

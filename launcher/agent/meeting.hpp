@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_thread.hpp"
 #include "base/line_log.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "launcher/node/meeting_core.hpp"
@@ -91,6 +92,7 @@ class Meeting {
   std::function<void(const rendezvous::ToAgent& message)> hand_on_;
   std::shared_ptr<const security::Security> security_;  // none without a token
   std::shared_ptr<void> looking_up_;
+  std::optional<base::FileThread> port_holders_;          // looks who has the endpoint's port
   std::unique_ptr<rendezvous::MembershipServer> server_;  // where this node serves the endpoint
   bool has_hosted_ = false;
   std::unique_ptr<rendezvous::MembershipClient> client_;

@@ -49,6 +49,7 @@ std::vector<std::uint32_t> outdated_by(const Output::RoundFacts& before, const O
   return out;
 }
 
+// Never waits for a disk: the kernel keeps /dev in memory.
 base::UniqueFd open_nothing(int flags) {
   base::UniqueFd fd(::open("/dev/null", flags | O_CLOEXEC));
   if (!fd) throw std::system_error(errno, std::generic_category(), "/dev/null for a worker");

@@ -5,7 +5,10 @@
 // No round's files are ever deleted or written over. The console is bounded and drops (console.hpp); a file never
 // loses or tears a line. No file is opened, written or closed on the event loop, as its disk may stop answering.
 //
-// Threads: the event loop's only.
+// Threads: the event loop's only. Behind it there is a thread for each thing that may stall by itself: ddprun's stdout
+// and stderr (console.hpp), the folders and files of a round (here), tee'd files (log_disk.hpp), reasons of failures
+// (agent/reason_files.hpp), close() (base/unique_file.hpp). One thread for all files would let a stalled log disk stop
+// the console and the reasons too.
 #pragma once
 
 #include <array>
