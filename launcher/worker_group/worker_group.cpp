@@ -38,6 +38,11 @@ bool is_failure(const WorkerGroupEvent& event) {
 
 }  // namespace
 
+bool has_any_ended(const std::vector<WorkerGroupEvent>& events) {
+  return std::any_of(events.begin(), events.end(),
+                     [](const WorkerGroupEvent& event) { return std::holds_alternative<WorkerEnded>(event); });
+}
+
 WorkerGroup::Actions WorkerGroup::step(const std::vector<WorkerGroupEvent>& events, TimePoint now) {
   auto ordered = events;
   const auto first_failure = std::find_if(ordered.begin(), ordered.end(), is_failure);

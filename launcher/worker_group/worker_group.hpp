@@ -94,6 +94,8 @@ using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello
                                       WorkerDeparted, WorkerEnded, WorkerNotSpawned, OrphansGone, TreeEmpty,
                                       TreeSignalled, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
 
+bool has_any_ended(const std::vector<WorkerGroupEvent>& events);
+
 // A worker that failed by itself, before the node's workers were stopped.
 struct WorkerFailure {
   int local_rank = 0;
