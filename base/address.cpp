@@ -132,7 +132,7 @@ bool is_host(const std::string& text) {
 }
 
 std::vector<InterfaceAddress> interface_addresses() {
-  ifaddrs* list = nullptr;
+  ifaddrs* list = nullptr;  // by a netlink socket: the kernel's answer is there when the question is sent
   if (::getifaddrs(&list) != 0) return {};
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
   std::vector<InterfaceAddress> out;

@@ -1,9 +1,7 @@
 #include "launcher/agent/agent.hpp"
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
@@ -16,8 +14,6 @@
 #include "base/line_log.hpp"
 #include "base/printable.hpp"
 #include "base/random_key.hpp"
-#include "base/with_limit.hpp"
-#include "base/write_all.hpp"
 #include "ddp/error.hpp"
 #include "ddp/round.hpp"
 #include "launcher/agent/agent_log.hpp"
@@ -26,6 +22,7 @@
 #include "launcher/agent/guardian_start.hpp"
 #include "launcher/agent/guarded_loop.hpp"
 #include "launcher/agent/hello.hpp"
+#include "launcher/agent/last_words.hpp"
 #include "launcher/agent/local_workers.hpp"
 #include "launcher/agent/meeting.hpp"
 #include "launcher/agent/own_process.hpp"
@@ -39,6 +36,7 @@
 #include "launcher/gpu_faults/gpu_watch.hpp"
 #include "launcher/node/log_events.hpp"
 #include "launcher/node/node_core.hpp"
+#include "launcher/node/node_words.hpp"
 #include "launcher/output/log_tree.hpp"
 #include "launcher/output/output.hpp"
 #include "rendezvous/round/term.hpp"
@@ -50,8 +48,6 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::seconds kLastWordsLimit{2};  // at the end of ddprun
 
 class Agent {
  public:
@@ -67,7 +63,7 @@ class Agent {
         guardian_(prepare_guardian(config, environment, bindings_, scratch_.path(), security_, taken_in_),
                   config.workers),
         signals_(io_, taken_in_, config.forward_signals,
-                 {[this](const NodeCore::Event& event) { decide(event); }, [this] { reap_guardian(); },
+                 {[this](const NodeCore::Event& event) { decide(event); }, [this] { guardian_.child_ended(); },
                   [this] { output_.resize(); }}),
         timer_(io_),
         links_(io_, config.workers,
@@ -103,64 +99,33 @@ class Agent {
   int run() {
     for (const auto& notice : config_.notices) print(notice);
     signals_.listen();
+    // What workers said goes before the end of any of them, and before a stop: it may be why another one has ended.
     guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) {
                              if (has_any_ended(events)) links_.hear_out();
                              decide(events);
                            },
                            [this](int signal_number) { decide(NodeCore::TreeHasSignal{signal_number}); },
-                           [this](int workers) { decide(NodeCore::SignalForwarded{workers}); }});
+                           [this](int workers) { decide(NodeCore::SignalForwarded{workers}); },
+                           [this](const Ending& ending, pid_t pid, bool is_tree_left) {
+                             decide(NodeCore::GuardianEnded{ending, pid, is_tree_left});
+                           }});
     meeting_.start();
     run_guarded([this] { io_.run(); }, [this] { return core_.has_spawned(); }, [this] { write_log(); });
-    // When nothing else is left to do: no other node waits for a slow disk.
-    if (report_file_) write_report_within_limit();
-    if (core_.tells_of_job()) write_report_beside_logs();
+    const RunEnd end{run_id_, exit_code_, core_.verdict()};
+    write_report_file(report_file_, end);
+    if (core_.tells_of_job()) write_report_beside_logs(output_.report(), end);
     if (keeps_log_) write_log();
     return exit_code_;
   }
 
  private:
-  void write_report_within_limit() {
-    const auto failure = base::run_with_limit(
-        kLastWordsLimit, [file = report_file_, run_id = run_id_, exit_code = exit_code_, verdict = core_.verdict()] {
-          return write_report(*file, run_id, exit_code, verdict);
-        });
-    if (!failure || !failure->empty())
-      complain("error: " + failure.value_or("the report can't be written: " + std::string(kNoAnswer)) +
-               "\nwhere: --report\ntry:   free some space there, or another file\n");
-  }
-
-  void write_report_beside_logs() {
-    const auto failure = write_within_limit(output_.report(), report_json(run_id_, exit_code_, core_.verdict()));
-    if (!failure.empty()) complain("ddprun: the report was not written: " + failure + "\n");
-  }
-
   void write_log() {
     const auto& round = core_.round();
     const auto job = job_folder(run_id_, round.round.term == 0 ? started_ : round.job_started);
-    const auto failure = write_within_limit(output_.own_log(job, base::host_name()), log_.take_kept());
-    if (!failure.empty()) complain("ddprun: its own log was not written: " + failure + "\n");
-  }
-
-  // After the event loop has ended. stderr may stall, too; a stream of the library would then hold up exit().
-  static void complain(const std::string& text) {
-    base::run_with_limit(kLastWordsLimit, [text] {
-      base::write_all_waiting(STDERR_FILENO, text);
-      return std::string();
-    });
+    write_own_log(output_.own_log(job, base::host_name()), log_.take_kept());
   }
 
   // --- what happens ---
-
-  void reap_guardian() {
-    const auto pid = guardian_.pid();
-    if (const auto ending = guardian_.reap()) decide(NodeCore::GuardianEnded{*ending, pid, guardian_.is_tree_left()});
-  }
-
-  // What workers said goes before the end of any of them, and before a stop: it may be why another one has ended.
-  static bool has_any_ended(const std::vector<WorkerGroupEvent>& events) {
-    return std::any_of(events.begin(), events.end(),
-                       [](const WorkerGroupEvent& event) { return std::holds_alternative<WorkerEnded>(event); });
-  }
 
   void decide(const NodeCore::Event& event) {
     for (const auto& line : log_events_of(event)) log_(line);
@@ -192,13 +157,8 @@ class Agent {
 
   void perform(const NodeCore::Print& action) { print(action.line, action.is_limited); }
   void perform(const NodeCore::PrintText& action) { output_.say(action.text); }
+  void perform(const NodeCore::PrintError& action) { output_.say(error_text(action.error)); }
   void perform(const NodeCore::PrintLogFolder&) { output_.say_where(); }
-
-  void perform(const NodeCore::PrintError& action) {
-    const auto& error = action.error;
-    output_.say("error: " + base::printable(error.what) + "\nwhere: " + base::printable(error.where) +
-                "\ntry:   " + base::printable(error.try_this));
-  }
 
   void perform(const NodeCore::Send& action) { meeting_.send(action.message); }
 
@@ -237,8 +197,7 @@ class Agent {
 
   // A launcher that started this one reads the reason where it reads that of any worker.
   void perform(const NodeCore::TellCaller& action) {
-    const auto path = value_of("TORCHELASTIC_ERROR_FILE", inherited_);
-    if (path && !path->empty()) reason_files_.pass_on(root_cause_of(action, output_), *path);
+    reason_files_.pass_on(root_cause_of(action, output_), value_of("TORCHELASTIC_ERROR_FILE", inherited_));
   }
 
   void perform(const NodeCore::Finish& action) {

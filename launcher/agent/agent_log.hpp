@@ -8,11 +8,8 @@
 #include <string>
 
 #include "base/event_log.hpp"
-#include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
-
-constexpr const char* kNoAnswer = "the disk does not answer";
 
 class AgentLog {
  public:
@@ -35,9 +32,5 @@ class AgentLog {
   base::EventLog log_;
   base::LogFields here_, host_;
 };
-
-// Adds the text to the file that `open` returns, and waits at most 2 s for its disk. Returns why not all of it was
-// written; empty if it was, or if `open` is null.
-std::string write_within_limit(std::function<base::UniqueFd()> open, std::string text);
 
 }  // namespace ddp::launcher

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
@@ -19,7 +20,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr int kKillLimitMs = 30'000;
-constexpr int kKillAtOnceMs = 100;  // while the event loop waits
+constexpr std::chrono::milliseconds kKillAtOnce{100};  // then the other nodes hear of the end all the same
 
 }  // namespace
 
@@ -50,6 +51,7 @@ void GuardianLink::listen(boost::asio::io_context& io, Handlers handlers) {
   const int duplicate = ::fcntl(handle_.socket.get(), F_DUPFD_CLOEXEC, 3);
   if (duplicate < 0) throw std::system_error(errno, std::generic_category(), "the guardian's socket");
   source_.emplace(io, duplicate);
+  kill_timer_.emplace(io);
   handlers_ = std::move(handlers);
   // Where it is gone or hangs, its end, and that of its workers, is reported as any other.
   requests_.emplace(io, handle_.socket.get(), [this] {
@@ -132,12 +134,23 @@ void GuardianLink::request(const guardian::Request& what, std::span<const int> d
   if (handle_.pid != 0) requests_->send(what, descriptors);
 }
 
-std::optional<Ending> GuardianLink::reap() {
+void GuardianLink::child_ended() {
   int status = 0;
-  if (handle_.pid == 0 || ::waitpid(handle_.pid, &status, WNOHANG) != handle_.pid) return {};
-  handle_.pid = 0;
-  is_tree_left_ = !kill_all_children(foreign_children_, kKillAtOnceMs);
-  return ending_of(status);
+  if (handle_.pid != 0 && ::waitpid(handle_.pid, &status, WNOHANG) == handle_.pid) {
+    end_ = GuardianEnd{ending_of(status), std::exchange(handle_.pid, 0)};
+    kill_timer_->expires_after(kKillAtOnce);
+    kill_timer_->async_wait([this](boost::system::error_code error) {
+      if (!error) tell_end();
+    });
+  }
+  if (!end_) return;
+  is_tree_left_ = !kill_children_once(foreign_children_);
+  if (!is_tree_left_) tell_end();
+}
+
+void GuardianLink::tell_end() {
+  kill_timer_->cancel();
+  if (const auto end = std::exchange(end_, std::nullopt)) handlers_.ended(end->ending, end->pid, is_tree_left_);
 }
 
 }  // namespace ddp::launcher

@@ -8,6 +8,7 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <optional>
 #include <set>
@@ -27,6 +28,8 @@ class GuardianLink {
     std::function<void(const std::vector<WorkerGroupEvent>& events)> events;  // that happened at one instant
     std::function<void(int signal_number)> signalled;                         // a signal_tree() was carried out
     std::function<void(int workers)> forwarded;                               // a forward() was, to so many
+    // The guardian has ended; is_tree_left: something that it left has not, so the destructor waits for it.
+    std::function<void(const Ending& ending, pid_t pid, bool is_tree_left)> ended{};
   };
 
   // Forks the guardian. Throws std::system_error.
@@ -53,11 +56,10 @@ class GuardianLink {
 
   pid_t pid_of(int local_rank) const { return workers_[static_cast<std::size_t>(local_rank)].pid; }
 
-  // Some child of this process has ended: where it was the guardian, its end, and what it left is killed. What has not
-  // ended of that within a tenth of a second is left to the destructor.
-  std::optional<Ending> reap();
-  bool is_tree_left() const { return is_tree_left_; }  // by a guardian that has ended
-  pid_t pid() const { return handle_.pid; }            // 0 once it has ended
+  // Some child of this process has ended. If it was the guardian, all that it left is killed; `ended` is called once
+  // nothing of that is left, or after a tenth of a second. Does not block.
+  void child_ended();
+  pid_t pid() const { return handle_.pid; }  // 0 once it has ended
 
   // Processes of the job are left that cannot be killed: they are not waited for any more.
   void give_up() { tree_survived_ = true; }
@@ -68,6 +70,12 @@ class GuardianLink {
     base::UniqueFd pidfd;  // while it runs
   };
 
+  struct GuardianEnd {
+    Ending ending;
+    pid_t pid = 0;
+  };
+
+  void tell_end();
   void request(const guardian::Request& what, std::span<const int> descriptors = {});
   void wait();
   void take(const guardian::Report& report, base::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events);
@@ -76,6 +84,8 @@ class GuardianLink {
   guardian::GuardianHandle handle_;
   std::optional<boost::asio::posix::stream_descriptor> source_;
   std::optional<GuardianRequests> requests_;
+  std::optional<boost::asio::steady_timer> kill_timer_;
+  std::optional<GuardianEnd> end_;  // until it is told
   Handlers handlers_;
   std::vector<SpawnedWorker> workers_;
   bool tree_survived_ = false;

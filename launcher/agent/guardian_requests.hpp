@@ -36,7 +36,7 @@ class GuardianRequests {
   void send(const guardian::Request& request, std::span<const int> descriptors);
 
  private:
-  struct Waiting {
+  struct QueuedRequest {
     std::vector<char> packet;
     std::vector<base::UniqueFile> descriptors;  // a worker's log files among them
   };
@@ -50,7 +50,7 @@ class GuardianRequests {
   boost::asio::steady_timer limit_timer_, retry_timer_;
   const std::function<void()> lost_;
   const std::chrono::milliseconds limit_;
-  std::deque<Waiting> waiting_;
+  std::deque<QueuedRequest> waiting_;
 };
 
 }  // namespace ddp::launcher

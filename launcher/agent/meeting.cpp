@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <memory>
+#include <system_error>
 #include <utility>
 
 #include "base/address.hpp"
 #include "base/loopback.hpp"
+#include "base/with_limit.hpp"
 #include "ddp/error.hpp"
 #include "launcher/node/node_words.hpp"
 #include "rendezvous/control/operator_view.hpp"
@@ -23,6 +26,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
+constexpr std::chrono::seconds kHoldersLimit{2};  // an error message has no use for more
 
 // "; pid 7 (python3) has it"; of several ports, who has which.
 std::string holders_of(const RendezvousConfig& rendezvous) {
@@ -152,12 +156,24 @@ void Meeting::perform(const MeetingCore::OpenEndpoint&) {
   decide(MeetingCore::EndpointOpened{});
 }
 
+// /proc of another process may not answer: its memory is locked while it waits for a disk.
 void Meeting::perform(const MeetingCore::Lose& action) {
-  boost::asio::post(io_, [lost = handlers_.lost, what = action.what + holders_of(config_.rendezvous),
-                          try_this = action.try_this] { lost(endpoint_taken_error(what, try_this)); });
+  const auto holders = std::make_shared<std::string>();
+  auto tell = [this, action, holders] {
+    handlers_.lost(endpoint_taken_error(action.what + *holders, action.try_this));
+  };
+  auto look = [holders, rendezvous = config_.rendezvous] {
+    *holders = base::run_with_limit(kHoldersLimit, [rendezvous] { return holders_of(rendezvous); }).value_or("");
+  };
+  try {
+    port_holders_.emplace(io_, base::FileThread::Options{.end_limit = {}});
+    if (port_holders_->post(look, tell)) return;
+  } catch (const std::system_error&) {  // no thread is to be had
+  }
+  boost::asio::post(io_, tell);
 }
 
-void Meeting::perform(const MeetingCore::Host& action) {
+void Meeting::perform(const MeetingCore::StartHosting& action) {
   const bool is_first = !std::exchange(has_hosted_, true) && !action.is_next;
   auto options = rendezvous::options_of(hello_, is_first ? term_ : rendezvous::begin_term());
   options.lost = action.lost;
@@ -276,6 +292,7 @@ void Meeting::finish(std::function<void()> done) {
   core_.finish();
   timer_.cancel();
   looking_up_.reset();
+  port_holders_.reset();
   reception_.reset();
   if (server_) return server_->finish(std::move(done));
   if (!client_) return boost::asio::post(io_, std::move(done));

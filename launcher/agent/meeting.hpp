@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_thread.hpp"
 #include "base/line_log.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "launcher/node/meeting_core.hpp"
@@ -71,7 +72,7 @@ class Meeting {
   void perform(const MeetingCore::GiveUpLookUp&) { looking_up_.reset(); }
   void perform(const MeetingCore::OpenEndpoint&);
   void perform(const MeetingCore::Join&);
-  void perform(const MeetingCore::Host& action);
+  void perform(const MeetingCore::StartHosting& action);
   void perform(const MeetingCore::StopHosting& action);
   void perform(const MeetingCore::HandOn& action) { hand_on_(action.message); }
   void perform(const MeetingCore::Print& action) { handlers_.say(action.line); }
@@ -95,6 +96,7 @@ class Meeting {
   std::function<void(const rendezvous::ToAgent& message)> hand_on_;
   std::shared_ptr<const security::Security> security_;  // none without a token
   std::shared_ptr<void> looking_up_;
+  std::optional<base::FileThread> port_holders_;          // looks who has the endpoint's port
   std::unique_ptr<rendezvous::MembershipServer> server_;  // where this node serves the endpoint
   bool has_hosted_ = false;
   std::unique_ptr<rendezvous::MembershipClient> client_;

@@ -42,8 +42,9 @@ void ReasonFiles::read(Paths paths, std::function<void(const Reasons& reasons)> 
     boost::asio::post(io_, tell);
 }
 
-void ReasonFiles::pass_on(const RootCause& cause, const std::string& path) {
-  const auto work = [cause, path] {
+void ReasonFiles::pass_on(const RootCause& cause, const std::optional<std::string>& wanted_at) {
+  if (!wanted_at || wanted_at->empty()) return;
+  const auto work = [cause, path = *wanted_at] {
     pass_error_on({{}, cause.exit_code, cause.description}, path);
     if (!cause.error_file.empty()) pass_error_on(cause, path);
   };

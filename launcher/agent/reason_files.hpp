@@ -33,8 +33,8 @@ class ReasonFiles {
   void read(Paths paths, std::function<void(const Reasons& reasons)> done);
 
   // Leaves the root cause in the file at `path`, if it can be written: first its description, then what the worker
-  // wrote itself, whose disk may be another.
-  void pass_on(const RootCause& cause, const std::string& path);
+  // wrote itself, whose disk may be another. Empty or no path: nobody wants it.
+  void pass_on(const RootCause& cause, const std::optional<std::string>& path);
 
  private:
   using Thread = std::optional<base::FileThread>;

@@ -98,36 +98,36 @@ std::vector<Cpus> groups_by(const Cpus& cpus, int Cpu::*what) {
 }
 
 // A worker as the machine sees it.
-struct Seat {
+struct WorkerPlace {
   std::optional<int> gpu;
   int node = 0;
-  std::size_t place = 0, neighbours = 0;  // its index among the workers of its node, and how many those are
+  std::size_t index = 0, neighbours = 0;  // `index`: among the workers of its node, and how many those are
 };
 
-std::vector<Seat> seats_of(const Topology& topology, Mode mode, int workers,
-                           const std::optional<std::string>& visible_devices) {
+std::vector<WorkerPlace> places_of(const Topology& topology, Mode mode, int workers,
+                                   const std::optional<std::string>& visible_devices) {
   const auto nodes = distinct(topology.cpus, &Cpu::node);
   const auto visible = visible_gpus(topology.gpus, visible_devices, mode);
   const bool have_gpus = visible.size() >= static_cast<std::size_t>(workers);  // else nobody knows who uses which
-  std::vector<Seat> seats(static_cast<std::size_t>(workers));
+  std::vector<WorkerPlace> places(static_cast<std::size_t>(workers));
   std::map<int, std::size_t> count;
-  for (std::size_t i = 0; i < seats.size(); ++i) {
-    auto& seat = seats[i];
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    auto& place = places[i];
     if (have_gpus) {
-      seat.gpu = visible[i];
-      seat.node = topology.gpus[static_cast<std::size_t>(*seat.gpu)].node.value_or(nodes.front());
+      place.gpu = visible[i];
+      place.node = topology.gpus[static_cast<std::size_t>(*place.gpu)].node.value_or(nodes.front());
     } else {
-      seat.node = nodes[i * nodes.size() / seats.size()];
+      place.node = nodes[i * nodes.size() / places.size()];
     }
-    if (!std::binary_search(nodes.begin(), nodes.end(), seat.node))
-      throw UsageError("worker " + std::to_string(i) + " can't be bound: its GPU " + std::to_string(*seat.gpu) +
-                           " is at NUMA node " + std::to_string(seat.node) + ", of which ddprun may use no core",
+    if (!std::binary_search(nodes.begin(), nodes.end(), place.node))
+      throw UsageError("worker " + std::to_string(i) + " can't be bound: its GPU " + std::to_string(*place.gpu) +
+                           " is at NUMA node " + std::to_string(place.node) + ", of which ddprun may use no core",
                        option(mode) + "; ddprun may use " + counted("cpu", distinct(topology.cpus, &Cpu::index)),
                        "ask the scheduler for cores near the GPU, or leave --numa-binding out");
-    seat.place = count[seat.node]++;
+    place.index = count[place.node]++;
   }
-  for (auto& seat : seats) seat.neighbours = count[seat.node];
-  return seats;
+  for (auto& place : places) place.neighbours = count[place.node];
+  return places;
 }
 
 // All cores of the nodes that have their first core in the same package as this node has its own.
@@ -138,35 +138,35 @@ Cpus socket_of(const Cpus& cpus, int node) {
 }
 
 // Whole cores; what can't be split evenly goes to the first workers.
-Cpus own_cores(const Cpus& cpus, const Seat& seat) {
+Cpus own_cores(const Cpus& cpus, const WorkerPlace& place) {
   const auto cores = groups_by(cpus, &Cpu::core);
-  if (cores.size() < seat.neighbours)
-    throw UsageError("at NUMA node " + std::to_string(seat.node) + " there are " + std::to_string(seat.neighbours) +
+  if (cores.size() < place.neighbours)
+    throw UsageError("at NUMA node " + std::to_string(place.node) + " there are " + std::to_string(place.neighbours) +
                          " workers and " + (cores.size() == 1 ? "1 core" : std::to_string(cores.size()) + " cores") +
                          " that ddprun may use, so they can't have cores of their own",
                      option(Mode::exclusive), "`--numa-binding=node`, which lets them share, or fewer workers");
-  const auto each = cores.size() / seat.neighbours, rest = cores.size() % seat.neighbours;
-  const auto first = seat.place * each + std::min(seat.place, rest);
+  const auto each = cores.size() / place.neighbours, rest = cores.size() % place.neighbours;
+  const auto first = place.index * each + std::min(place.index, rest);
   Cpus out;
-  for (auto i = first; i < first + each + (seat.place < rest ? 1 : 0); ++i)
+  for (auto i = first; i < first + each + (place.index < rest ? 1 : 0); ++i)
     out.insert(out.end(), cores[i].begin(), cores[i].end());
   std::sort(out.begin(), out.end(), [](const Cpu& a, const Cpu& b) { return a.index < b.index; });
   return out;
 }
 
 // The CPUs behind one cache; workers take turns at them, the largest first.
-Cpus complex_of(const Cpus& cpus, const Seat& seat) {
+Cpus complex_of(const Cpus& cpus, const WorkerPlace& place) {
   auto complexes = groups_by(cpus, &Cpu::cache);
   std::stable_sort(complexes.begin(), complexes.end(),
                    [](const Cpus& a, const Cpus& b) { return a.size() > b.size(); });
-  return complexes[seat.place % complexes.size()];
+  return complexes[place.index % complexes.size()];
 }
 
-Cpus cpus_of(const Cpus& all, Mode mode, const Seat& seat) {
-  if (mode == Mode::socket) return socket_of(all, seat.node);
-  const auto cpus = cpus_where(all, [&seat](const Cpu& cpu) { return cpu.node == seat.node; });
-  if (mode == Mode::exclusive) return own_cores(cpus, seat);
-  if (mode == Mode::core_complex) return complex_of(cpus, seat);
+Cpus cpus_of(const Cpus& all, Mode mode, const WorkerPlace& place) {
+  if (mode == Mode::socket) return socket_of(all, place.node);
+  const auto cpus = cpus_where(all, [&place](const Cpu& cpu) { return cpu.node == place.node; });
+  if (mode == Mode::exclusive) return own_cores(cpus, place);
+  if (mode == Mode::core_complex) return complex_of(cpus, place);
   return cpus;
 }
 
@@ -176,16 +176,16 @@ std::vector<Binding> bind_workers(const Topology& topology, Mode mode, int worke
                                   const std::optional<std::string>& visible_devices) {
   std::vector<Binding> out;
   std::map<std::vector<int>, int> sharers;
-  for (const auto& seat : seats_of(topology, mode, workers, visible_devices)) {
-    const auto cpus = cpus_of(topology.cpus, mode, seat);
+  for (const auto& place : places_of(topology, mode, workers, visible_devices)) {
+    const auto cpus = cpus_of(topology.cpus, mode, place);
     Binding binding;
     binding.cpus = distinct(cpus, &Cpu::index);
     binding.cores = distinct(cpus, &Cpu::core);
     for (const int node : distinct(cpus, &Cpu::node))
       if (std::binary_search(topology.memory_nodes.begin(), topology.memory_nodes.end(), node))
         binding.memory_nodes.push_back(node);
-    binding.gpu = seat.gpu;
-    if (seat.gpu) binding.gpu_address = topology.gpus[static_cast<std::size_t>(*seat.gpu)].pci_address;
+    binding.gpu = place.gpu;
+    if (place.gpu) binding.gpu_address = topology.gpus[static_cast<std::size_t>(*place.gpu)].pci_address;
     ++sharers[binding.cpus];
     out.push_back(std::move(binding));
   }

@@ -164,7 +164,7 @@ std::string one_core_text(const std::optional<slurm::Step>& step, int workers) {
 }
 
 // What no option can say.
-void take_slurm_meeting(const slurm::Step& step, const SlurmMeeting& meeting, LaunchConfig& config) {
+void take_slurm_rendezvous(const slurm::Step& step, const SlurmRendezvous& meeting, LaunchConfig& config) {
   auto& rendezvous = config.rendezvous;
   if (rendezvous.mode == RendezvousConfig::Mode::local) return;
   if (meeting.gives_endpoint) {
@@ -216,9 +216,9 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   const auto place = slurm_place(given, environment, config.notices);
   config.in_slurm_step = place.in_step;
   config.slurm_step = place.for_workers;
-  SlurmMeeting meeting;
+  SlurmRendezvous meeting;
   if (place.step) {
-    meeting = slurm_meeting(*place.step, given, config.notices, config.slurm_facts);
+    meeting = slurm_rendezvous(*place.step, given, config.notices, config.slurm_facts);
     given = meeting.options;
   }
   const auto machine =
@@ -233,7 +233,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
                                                    : "starting 1 worker, as there is no GPU (--nproc-per-node)");
   if (machine.one_core && config.workers > 1) config.notices.push_back(one_core_text(place.step, config.workers));
   config.rendezvous = rendezvous_of(given, config.notices);
-  if (place.step) take_slurm_meeting(*place.step, meeting, config);
+  if (place.step) take_slurm_rendezvous(*place.step, meeting, config);
   if (place.step)
     if (auto notice = slurm_kill_text(*place.step, config.rendezvous, environment); !notice.empty())
       config.notices.push_back(std::move(notice));

@@ -46,14 +46,15 @@ std::string nodes_text(std::size_t count) { return std::to_string(count) + (coun
 
 std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
 
-class Meeting {
+class SlurmRendezvousReader {
  public:
-  Meeting(const slurm::Step& step, const GivenOptions& given, std::vector<std::string>& notices, SlurmFacts& facts)
+  SlurmRendezvousReader(const slurm::Step& step, const GivenOptions& given, std::vector<std::string>& notices,
+                        SlurmFacts& facts)
       : step_(step), notices_(notices), facts_(facts) {
     out_.options = given;
   }
 
-  SlurmMeeting take() {
+  SlurmRendezvous take() {
     const auto* asked = given().find("nnodes");
     nodes_max_ = asked == nullptr ? static_cast<int>(nodes()) : node_counts_of(*asked).second;
     check_left_over();
@@ -276,7 +277,7 @@ class Meeting {
   const slurm::Step& step_;
   std::vector<std::string>& notices_;
   SlurmFacts& facts_;
-  SlurmMeeting out_;
+  SlurmRendezvous out_;
   int nodes_max_ = 1;
 };
 
@@ -336,10 +337,10 @@ SlurmPlace slurm_place(const GivenOptions& given, const EnvironmentLookup& envir
   return place;
 }
 
-SlurmMeeting slurm_meeting(const slurm::Step& step, const GivenOptions& given, std::vector<std::string>& notices,
-                           SlurmFacts& facts) {
+SlurmRendezvous slurm_rendezvous(const slurm::Step& step, const GivenOptions& given, std::vector<std::string>& notices,
+                                 SlurmFacts& facts) {
   facts.push_back("job " + step.job + ", step " + step.step + " (SLURM_JOB_ID, SLURM_STEP_ID)");
-  return Meeting(step, given, notices, facts).take();
+  return SlurmRendezvousReader(step, given, notices, facts).take();
 }
 
 Machine slurm_machine(const slurm::Step& step, const EnvironmentLookup& environment, Machine machine,

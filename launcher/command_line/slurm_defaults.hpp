@@ -30,13 +30,13 @@ SlurmPlace slurm_place(const GivenOptions& given, const EnvironmentLookup& envir
                        std::vector<std::string>& notices);
 
 // What the step adds to the meeting of its nodes.
-struct SlurmMeeting {
+struct SlurmRendezvous {
   GivenOptions options;         // those that were given, and those that the step gives
   bool gives_endpoint = false;  // at any of the step's ports
   std::optional<bool> is_host;  // this node serves the endpoint, or another one of the step does
 };
-SlurmMeeting slurm_meeting(const slurm::Step& step, const GivenOptions& given, std::vector<std::string>& notices,
-                           SlurmFacts& facts);
+SlurmRendezvous slurm_rendezvous(const slurm::Step& step, const GivenOptions& given, std::vector<std::string>& notices,
+                                 SlurmFacts& facts);
 
 // The machine as the step's task may use it.
 Machine slurm_machine(const slurm::Step& step, const EnvironmentLookup& environment, Machine machine,

@@ -85,10 +85,10 @@ class Connection {
   template <class Call>
   bool completes(Call call, std::size_t* bytes = nullptr) const {
     while (true) {
-      const security::TlsSession::Progress progress = call();
-      if (bytes != nullptr) *bytes = progress.bytes;
-      if (progress.want == Want::nothing) return !progress.error;
-      if (!waits_for(socket_.get(), progress.want == Want::read ? POLLIN : POLLOUT, deadline_)) return false;
+      const security::TlsSession::Result result = call();
+      if (bytes != nullptr) *bytes = result.bytes;
+      if (result.want == Want::nothing) return !result.error;
+      if (!waits_for(socket_.get(), result.want == Want::read ? POLLIN : POLLOUT, deadline_)) return false;
     }
   }
 

@@ -68,7 +68,7 @@ Mask mask_of(const std::vector<int>& indices) {
 
 // What the child needs between vfork and exec; everything is made before, because there only async-signal-safe calls
 // run.
-struct Spawn {
+struct ChildSetup {
   const char* path;
   char* const* arguments;
   char* const* environment;
@@ -89,39 +89,39 @@ struct Spawn {
 // before 5.15 know only that for one node; without it memory is taken near the core that first touches it, which is
 // mostly the same. Preferred, not bound: with a bound policy a full node would kill the worker while another node has
 // memory left.
-int apply_binding(const Spawn& spawn) {
-  if (!spawn.memory_nodes->empty())
-    ::syscall(SYS_set_mempolicy, spawn.memory_policy, spawn.memory_nodes->data(),
-              spawn.memory_nodes->size() * kMaskWordBits + 1);  // the kernel reads one bit less
-  if (spawn.cpus->empty()) return 0;
-  const auto bytes = spawn.cpus->size() * sizeof(unsigned long);
-  return ::syscall(SYS_sched_setaffinity, 0, bytes, spawn.cpus->data()) < 0 ? errno : 0;
+int apply_binding(const ChildSetup& setup) {
+  if (!setup.memory_nodes->empty())
+    ::syscall(SYS_set_mempolicy, setup.memory_policy, setup.memory_nodes->data(),
+              setup.memory_nodes->size() * kMaskWordBits + 1);  // the kernel reads one bit less
+  if (setup.cpus->empty()) return 0;
+  const auto bytes = setup.cpus->size() * sizeof(unsigned long);
+  return ::syscall(SYS_sched_setaffinity, 0, bytes, setup.cpus->data()) < 0 ? errno : 0;
 }
 
 // Runs in the child, on the guardian's memory. Returns errno where the binding or exec failed.
-int become_worker(const Spawn& spawn) {
+int become_worker(const ChildSetup& setup) {
   ::setsid();
   // A descriptor that sits in the way of 0..2 cannot occur: the guardian keeps those open on /dev/null.
   for (int fd = 0; fd < 3; ++fd)
-    if (::dup2(spawn.descriptors[fd], fd) < 0) return errno;
-  if (spawn.agent_socket >= 0) ::fcntl(spawn.agent_socket, F_SETFD, 0);
-  if (spawn.terminal >= 0) ::ioctl(spawn.terminal, TIOCSCTTY, 0);
+    if (::dup2(setup.descriptors[fd], fd) < 0) return errno;
+  if (setup.agent_socket >= 0) ::fcntl(setup.agent_socket, F_SETFD, 0);
+  if (setup.terminal >= 0) ::ioctl(setup.terminal, TIOCSCTTY, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != spawn.guardian) ::_exit(1);  // it died before the line above took effect
-  if (const int error = apply_binding(spawn); error != 0) return error;
-  ::setrlimit(RLIMIT_NOFILE, spawn.descriptor_limit);
-  if (spawn.core_limit != nullptr) ::setrlimit(RLIMIT_CORE, spawn.core_limit);
-  for (const int number : *spawn.ignored_signals) ::signal(number, SIG_IGN);
-  ::sigprocmask(SIG_SETMASK, spawn.signal_mask, nullptr);
-  ::execve(spawn.path, spawn.arguments, spawn.environment);
+  if (::getppid() != setup.guardian) ::_exit(1);  // it died before the line above took effect
+  if (const int error = apply_binding(setup); error != 0) return error;
+  ::setrlimit(RLIMIT_NOFILE, setup.descriptor_limit);
+  if (setup.core_limit != nullptr) ::setrlimit(RLIMIT_CORE, setup.core_limit);
+  for (const int number : *setup.ignored_signals) ::signal(number, SIG_IGN);
+  ::sigprocmask(SIG_SETMASK, setup.signal_mask, nullptr);
+  ::execve(setup.path, setup.arguments, setup.environment);
   return errno;
 }
 
-[[gnu::noinline]] pid_t spawn_worker(const Spawn& spawn, int& exec_error) {
+[[gnu::noinline]] pid_t spawn_worker(const ChildSetup& setup, int& exec_error) {
   volatile int error = 0;
   const pid_t pid = ::vfork();  // the guardian sleeps until exec, and shares its memory until then
   if (pid == 0) {
-    error = become_worker(spawn);
+    error = become_worker(setup);
     ::_exit(127);
   }
   exec_error = pid < 0 ? errno : error;

@@ -252,6 +252,16 @@ std::set<pid_t> children_of_this_process() {
   return out;
 }
 
+bool kill_children_once(const std::set<pid_t>& spared) {
+  pid_t reaped = 0;
+  while ((reaped = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
+  }
+  if (reaped < 0) return true;
+  const auto left = descendants_of(::getpid(), spared);
+  for (const auto& process : left) ::kill(process.pid, SIGKILL);
+  return left.empty() && !spared.empty();  // else only waitpid's word counts
+}
+
 bool kill_all_children(const std::set<pid_t>& spared, int limit_ms) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
@@ -260,17 +270,9 @@ bool kill_all_children(const std::set<pid_t>& spared, int limit_ms) {
   sigaddset(&child_ended, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &child_ended, &before);
   bool empty = false;
-  while (true) {
-    pid_t reaped = 0;
-    while ((reaped = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
-    }
-    empty = reaped < 0;
-    if (empty) break;
-    const auto left = descendants_of(::getpid(), spared);
-    empty = left.empty() && !spared.empty();  // else only waitpid's word counts
+  while (!(empty = kill_children_once(spared))) {
     const auto time_left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
-    if (empty || time_left <= 0) break;
-    for (const auto& process : left) ::kill(process.pid, SIGKILL);
+    if (time_left <= 0) break;
     const timespec limit{static_cast<time_t>(time_left / 1'000'000'000), static_cast<long>(time_left % 1'000'000'000)};
     ::sigtimedwait(&child_ended, nullptr, &limit);  // a child's end wakes it, one that came before this line too
   }

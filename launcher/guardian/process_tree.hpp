@@ -53,9 +53,13 @@ std::string first_value_of(pid_t pid, std::string_view variable);
 // The children of this process; nearly free where there are none.
 std::set<pid_t> children_of_this_process();
 
-// Sends SIGKILL to every descendant, again whenever one has ended, until there is none, and reaps them. `spared`
-// children and what descends from them are left alone. Returns false if some are left after `limit_ms` (they are in
-// uninterruptible sleep).
+// Reaps the children that have ended, and sends SIGKILL to all other descendants. `spared` children and what descends
+// from them are left alone. Returns whether none is left. Does not block: it waits for no child, and what it reads of
+// /proc the kernel makes without the lock of a process's memory.
+bool kill_children_once(const std::set<pid_t>& spared);
+
+// Does that again whenever a child has ended, until none is left. Returns false if some are left after `limit_ms` (they
+// are in uninterruptible sleep).
 bool kill_all_children(const std::set<pid_t>& spared, int limit_ms);
 
 }  // namespace ddp::launcher

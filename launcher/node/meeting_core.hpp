@@ -64,7 +64,7 @@ class MeetingCore {
   struct GiveUpLookUp {};  // no answer is wanted any more
   struct OpenEndpoint {};  // its port, in place of a connection to another host; answered at once
   struct Join {};          // who serves it
-  struct Host {            // membership, here
+  struct StartHosting {    // membership, here
     bool is_next = false;  // after another host, away from the endpoint
     rendezvous::LostHost lost{};
   };
@@ -80,7 +80,7 @@ class MeetingCore {
   struct Lose {  // this node cannot take part
     std::string what, try_this;
   };
-  using Action = std::variant<LookUp, GiveUpLookUp, OpenEndpoint, Join, Host, StopHosting, HandOn, Print, Lose>;
+  using Action = std::variant<LookUp, GiveUpLookUp, OpenEndpoint, Join, StartHosting, StopHosting, HandOn, Print, Lose>;
   using Actions = std::vector<Action>;
 
   explicit MeetingCore(Options options) : options_(std::move(options)) {}

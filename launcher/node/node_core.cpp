@@ -184,7 +184,7 @@ void NodeCore::take(const WorkersChanged& event) {
 }
 
 void NodeCore::take(const WorkerSaid& event) {
-  std::visit([this, &event](const auto& message) { hear(event.local_rank, message); }, event.message);
+  std::visit([this, &event](const auto& message) { hear_worker(event.local_rank, message); }, event.message);
 }
 
 void NodeCore::take(const WorkerLinkLost& event) {
@@ -255,7 +255,7 @@ void NodeCore::take(const SeatsFailed& event) {
   step_workers(events);
 }
 
-void NodeCore::hear(int local_rank, const worker_link::LinkHello& message) {
+void NodeCore::hear_worker(int local_rank, const worker_link::LinkHello& message) {
   const bool is_known = message.version == worker_link::kVersion;
   if (message.departure && is_known && is_of_round(message.departure->round)) {
     auto departure = *message.departure;
@@ -267,23 +267,23 @@ void NodeCore::hear(int local_rank, const worker_link::LinkHello& message) {
   step_workers({WorkerSaidHello{local_rank, message.takes_seats && is_known, message.takes_stops && is_known}});
 }
 
-void NodeCore::hear(int local_rank, const worker_link::LinkLeft& message) {
+void NodeCore::hear_worker(int local_rank, const worker_link::LinkLeft& message) {
   if (is_of_round(message.round))
     step_workers({WorkerLeft{local_rank, base::printable(message.why), message.hung_ranks}});
 }
 
-void NodeCore::hear(int local_rank, const worker_link::LinkProgress& message) {
+void NodeCore::hear_worker(int local_rank, const worker_link::LinkProgress& message) {
   if (is_of_round(message.round) && progress_.note(message, local_rank, group_.workers(), facts_.job_time))
     send(rendezvous::FirstStep{message.round});
 }
 
-void NodeCore::hear(int local_rank, const worker_link::LinkStopReady& message) {
+void NodeCore::hear_worker(int local_rank, const worker_link::LinkStopReady& message) {
   if (!is_of_round(message.round)) return;
   group_.workers().at(static_cast<std::size_t>(local_rank)).stop_call = message.call;
   vote();
 }
 
-void NodeCore::hear(int local_rank, const worker_link::LinkStopping& message) {
+void NodeCore::hear_worker(int local_rank, const worker_link::LinkStopping& message) {
   if (is_of_round(message.round)) step_workers({WorkerStopping{local_rank}});
 }
 
@@ -527,7 +527,7 @@ void NodeCore::tell_of_survivors() {
   out_.emplace_back(PrintError{survivors_error(options_.host_name)});
 }
 
-FailureReport NodeCore::report_of(const Failure& failure) const {
+FailureReport NodeCore::report_of(const WorkerFailure& failure) const {
   FailureReport report;
   report.rank = start_.rank_first + failure.local_rank;
   report.local_rank = failure.local_rank;

@@ -267,11 +267,11 @@ class NodeCore {
   void hear(const rendezvous::StopRound& message);
   void hear(const rendezvous::FinishJob& message);
 
-  void hear(int local_rank, const worker_link::LinkHello& message);
-  void hear(int local_rank, const worker_link::LinkLeft& message);
-  void hear(int local_rank, const worker_link::LinkProgress& message);
-  void hear(int local_rank, const worker_link::LinkStopReady& message);
-  void hear(int local_rank, const worker_link::LinkStopping& message);
+  void hear_worker(int local_rank, const worker_link::LinkHello& message);
+  void hear_worker(int local_rank, const worker_link::LinkLeft& message);
+  void hear_worker(int local_rank, const worker_link::LinkProgress& message);
+  void hear_worker(int local_rank, const worker_link::LinkStopReady& message);
+  void hear_worker(int local_rank, const worker_link::LinkStopping& message);
 
   void step_workers(const std::vector<WorkerGroupEvent>& events);
   void follow(const WorkerGroup::Actions& actions);
@@ -304,7 +304,7 @@ class NodeCore {
   bool may_leave(int signal_number) const;
   bool is_alone() const { return options_.nodes_max == 1; }
   bool is_of_round(std::uint32_t number) const { return number == start_.round.number; }
-  rendezvous::FailureReport report_of(const Failure& failure) const;
+  rendezvous::FailureReport report_of(const WorkerFailure& failure) const;
   std::chrono::milliseconds job_time_at(TimePoint time) const;
 
   NodeOptions options_;

@@ -1,6 +1,7 @@
 #include "launcher/node/node_words.hpp"
 
 #include "base/host_and_port.hpp"
+#include "base/printable.hpp"
 
 namespace ddp::launcher {
 
@@ -148,6 +149,11 @@ std::string round_text(const rendezvous::StartRound& round, int workers, const s
   return "round " + std::to_string(round.round.number) + ": node " + std::to_string(round.group_rank) + " of " +
          std::to_string(round.group_world_size) + ", " + ranks_text(round.rank_first, workers) + " of " +
          std::to_string(round.world_size) + ", store at " + store_address + ":" + std::to_string(round.master_port);
+}
+
+std::string error_text(const rendezvous::LinkLost& error) {
+  return "error: " + base::printable(error.what) + "\nwhere: " + base::printable(error.where) +
+         "\ntry:   " + base::printable(error.try_this);
 }
 
 std::string guardian_ended_text(const rendezvous::Ending& ending) { return "its guardian process " + describe(ending); }

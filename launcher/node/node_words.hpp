@@ -95,6 +95,7 @@ std::string free_port_advice(const std::string& endpoint_host, bool is_of_severa
 std::string round_text(const rendezvous::StartRound& round, int workers, const std::string& store_address);
 
 // Errors of three parts.
+std::string error_text(const rendezvous::LinkLost& error);          // as the user reads it
 std::string guardian_ended_text(const rendezvous::Ending& ending);  // for the other nodes
 rendezvous::LinkLost guardian_ended_error(const rendezvous::Ending& ending, std::int64_t pid, int workers,
                                           const std::string& host);

@@ -47,7 +47,7 @@ class EqualLines {
   [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
  private:
-  struct Held {
+  struct HeldLine {
     Line line;
     TimePoint due;
   };
@@ -56,7 +56,7 @@ class EqualLines {
   Line take_front();
 
   std::size_t workers_ = 0;
-  std::deque<Held> held_;
+  std::deque<HeldLine> held_;
   std::uint64_t first_ = 1;                           // the number of held_.front(); numbers grow by one
   std::map<int, std::uint64_t> last_of_rank_;         // the number of the last line that this worker is part of
   std::map<Key, std::deque<std::uint64_t>> by_text_;  // the numbers of held lines

@@ -98,7 +98,7 @@ class LogThread::Writer {
       const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
       bool commanded = false;
       for (int i = 0; i < count; ++i) {
-        auto* reading = static_cast<Reading*>(events[static_cast<std::size_t>(i)].data.ptr);
+        auto* reading = static_cast<ReadStream*>(events[static_cast<std::size_t>(i)].data.ptr);
         if (reading == nullptr)
           commanded = true;
         else if (!read_once(*reading))
@@ -118,7 +118,7 @@ class LogThread::Writer {
   }
 
  private:
-  struct Reading {
+  struct ReadStream {
     Stream stream;
     LogDisk::File file;        // of the stream
     LogDisk::File duplicates;  // or null
@@ -126,14 +126,14 @@ class LogThread::Writer {
     bool watched = true;
   };
 
-  void watch(int fd, Reading* reading) {
+  void watch(int fd, ReadStream* reading) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.ptr = reading;
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
   }
 
-  void unwatch(Reading& reading) {
+  void unwatch(ReadStream& reading) {
     if (std::exchange(reading.watched, false))
       ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, reading.stream.from.get(), nullptr);
   }
@@ -154,7 +154,7 @@ class LogThread::Writer {
       const auto& shared = stream.duplicates;
       LogDisk::File duplicates(shared, shared ? &shared->file : nullptr);
       auto& reading =
-          readings_.emplace_back(Reading{std::move(stream), std::move(file), std::move(duplicates), {}, true});
+          readings_.emplace_back(ReadStream{std::move(stream), std::move(file), std::move(duplicates), {}, true});
       watch(reading.stream.from.get(), &reading);
     }
   }
@@ -167,7 +167,7 @@ class LogThread::Writer {
   }
 
   void obey(const Drain& command) {
-    const auto is_kept = [&](const Reading& reading) {
+    const auto is_kept = [&](const ReadStream& reading) {
       return std::find(command.kept.begin(), command.kept.end(), reading.stream.source.rank) != command.kept.end();
     };
     for (auto& reading : readings_) {
@@ -179,7 +179,7 @@ class LogThread::Writer {
       disk_->end(reading.file);
       if (reading.duplicates) disk_->end(reading.duplicates);
     }
-    readings_.remove_if([&](const Reading& reading) { return !is_kept(reading); });
+    readings_.remove_if([&](const ReadStream& reading) { return !is_kept(reading); });
     disk_->then([work = work_, number = command.number] {
       {
         const std::lock_guard lock(work->mutex);
@@ -192,7 +192,7 @@ class LogThread::Writer {
   void obey(const Stop&) { stopped_ = true; }
 
   // False at the end of the stream; and where there is nothing now, if `until_empty`.
-  bool read_once(Reading& reading, bool until_empty = false) {
+  bool read_once(ReadStream& reading, bool until_empty = false) {
     const auto length = ::read(reading.stream.from.get(), buffer_.data(), buffer_.size());
     if (length < 0 && errno == EINTR) return true;
     if (length < 0 && errno == EAGAIN) return !until_empty;
@@ -207,12 +207,12 @@ class LogThread::Writer {
     return true;
   }
 
-  void duplicate_if_wanted(const Reading& reading, std::string_view line) {
+  void duplicate_if_wanted(const ReadStream& reading, std::string_view line) {
     if (!contains_one_of(line, reading.stream.duplicates->wanted)) return;
     ((duplicates_ += reading.stream.prefix.text()) += line) += '\n';
   }
 
-  void write_duplicates(const Reading& reading) {
+  void write_duplicates(const ReadStream& reading) {
     if (duplicates_.empty()) return;
     disk_->append(reading.duplicates, duplicates_);
     duplicates_.clear();
@@ -249,7 +249,7 @@ class LogThread::Writer {
 
   std::shared_ptr<Work> work_;
   base::UniqueFd epoll_;
-  std::list<Reading> readings_;  // a list, because epoll knows them by their address
+  std::list<ReadStream> readings_;  // a list, because epoll knows them by their address
   std::array<char, kReadBytes> buffer_;
   std::string duplicates_;  // lines on their way to the file of the stream at hand
   bool stopped_ = false;

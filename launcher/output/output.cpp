@@ -40,7 +40,7 @@ bool is_in(const std::vector<RankRange>& ranges, int rank) {
 }
 
 // Whose flight recorder files are too old once this round begins. Numbers may leave out some.
-std::vector<std::uint32_t> outdated_by(const Output::Round& before, const Output::Round& round) {
+std::vector<std::uint32_t> outdated_by(const Output::RoundFacts& before, const Output::RoundFacts& round) {
   std::vector<std::uint32_t> out;
   const auto first = before.job == round.job ? std::int64_t{before.number} + 1 : std::int64_t{round.number};
   for (auto number = std::max(first, std::int64_t{round.number} - kOutdatedAtOnceMax); number <= round.number; ++number)
@@ -49,6 +49,7 @@ std::vector<std::uint32_t> outdated_by(const Output::Round& before, const Output
   return out;
 }
 
+// Never waits for a disk: the kernel keeps /dev in memory.
 base::UniqueFd open_nothing(int flags) {
   base::UniqueFd fd(::open("/dev/null", flags | O_CLOEXEC));
   if (!fd) throw std::system_error(errno, std::generic_category(), "/dev/null for a worker");
@@ -111,7 +112,7 @@ class Output::Impl {
     if (log_thread_) log_thread_->stop();
   }
 
-  void begin_round(const Round& round, const std::vector<int>& kept, Opened opened) {
+  void begin_round(const RoundFacts& round, const std::vector<int>& kept, Opened opened) {
     end_round(kept, [] {});  // of who did not; nothing otherwise
     finish_closing();
     const auto before = std::exchange(round_, round);
@@ -448,7 +449,7 @@ class Output::Impl {
   std::string host_ = base::host_name();
   std::optional<LogTree> tree_;  // empty: no log files
   Console console_;
-  Round round_;
+  RoundFacts round_;
   std::vector<WorkerStreams> workers_;
   std::optional<base::FileThread> disk_;   // where there are log files
   std::shared_ptr<Opening> opening_;       // of this round, until it is done
@@ -463,7 +464,7 @@ Output::Output(boost::asio::io_context& io, OutputOptions options, std::string s
 
 Output::~Output() = default;
 
-void Output::begin_round(const Round& round, const std::vector<int>& kept, Opened opened) {
+void Output::begin_round(const RoundFacts& round, const std::vector<int>& kept, Opened opened) {
   impl_->begin_round(round, kept, std::move(opened));
 }
 std::array<int, 3> Output::worker_side(int local_rank) const { return impl_->worker_side(local_rank); }

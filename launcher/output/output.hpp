@@ -5,7 +5,10 @@
 // No round's files are ever deleted or written over. The console is bounded and drops (console.hpp); a file never
 // loses or tears a line. No file is opened, written or closed on the event loop, as its disk may stop answering.
 //
-// Threads: the event loop's only.
+// Threads: the event loop's only. Behind it there is a thread for each thing that may stall by itself: ddprun's stdout
+// and stderr (console.hpp), the folders and files of a round (here), tee'd files (log_disk.hpp), reasons of failures
+// (agent/reason_files.hpp), close() (base/unique_file.hpp). One thread for all files would let a stalled log disk stop
+// the console and the reasons too.
 #pragma once
 
 #include <array>
@@ -27,7 +30,7 @@ class Output {
  public:
   using OpenFile = std::function<base::UniqueFd()>;  // may outlive the Output, wait for the disk, and throw UsageError
 
-  struct Round {
+  struct RoundFacts {
     std::string job;  // the name of the job's folder (log_tree.hpp)
     std::uint32_t number = 0;
     int rank_first = 0;  // the global rank of local rank 0
@@ -50,7 +53,7 @@ class Output {
   // ranks): these keep theirs, and the files that they had. Ends the round before where nobody has, and waits no more
   // for its files. Names of files are known at once. `opened` is called later, from the loop; no more after end_round()
   // or another begin_round().
-  void begin_round(const Round& round, const std::vector<int>& kept, Opened opened);
+  void begin_round(const RoundFacts& round, const std::vector<int>& kept, Opened opened);
 
   // For the worker: stdin, stdout, stderr, once they are open; to be handed over once, then worker_is_spawned() lets go
   // of them.

@@ -18,8 +18,8 @@ void StopVote::ask(bool is_warning, Workers& workers) {
   is_open_ = true;
 }
 
-StopVote::Step StopVote::next(const std::vector<Voter>& running, Workers& workers) {
-  Step out;
+StopVote::Next StopVote::next(const std::vector<Voter>& running, Workers& workers) {
+  Next out;
   if (!is_open_) return out;
   if (!std::all_of(running.begin(), running.end(), [](const Voter& voter) { return voter.takes_stops; })) {
     if (is_warning_) return out;

@@ -32,10 +32,10 @@ class StopVote {
     std::optional<std::uint64_t> call;  // empty: some worker takes no part; 0: to a warning, all do
     bool operator==(const Answer&) const = default;
   };
-  struct Step {
+  struct Next {
     std::vector<int> ask;          // local ranks
     std::optional<Answer> answer;  // to membership, now
-    bool operator==(const Step&) const = default;
+    bool operator==(const Next&) const = default;
   };
 
   void begin_round() { *this = {}; }
@@ -45,7 +45,7 @@ class StopVote {
 
   // What to do now. The workers answer by Worker::stop_call; `running` lists the workers that have not ended. Call it
   // after each change; it returns nothing twice.
-  [[nodiscard]] Step next(const std::vector<Voter>& running, Workers& workers);
+  [[nodiscard]] Next next(const std::vector<Voter>& running, Workers& workers);
 
  private:
   bool is_open_ = false;  // the question waits for its answer

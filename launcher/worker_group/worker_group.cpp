@@ -38,6 +38,11 @@ bool is_failure(const WorkerGroupEvent& event) {
 
 }  // namespace
 
+bool has_any_ended(const std::vector<WorkerGroupEvent>& events) {
+  return std::any_of(events.begin(), events.end(),
+                     [](const WorkerGroupEvent& event) { return std::holds_alternative<WorkerEnded>(event); });
+}
+
 WorkerGroup::Actions WorkerGroup::step(const std::vector<WorkerGroupEvent>& events, TimePoint now) {
   auto ordered = events;
   const auto first_failure = std::find_if(ordered.begin(), ordered.end(), is_failure);
@@ -295,7 +300,7 @@ WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
 }
 
 // The first failure of the round here.
-void WorkerGroup::fail(Failure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out) {
+void WorkerGroup::fail(WorkerFailure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out) {
   note_failure(failure);
   const bool runs_on = failure.ending.kind == Ending::Kind::left;
   if (!runs_on) first_failed_at_ = now;
@@ -455,7 +460,7 @@ void WorkerGroup::end_round(bool tree_survived, TimePoint now, Actions& out) {
 // By leaving, when it dies after that: one worker fails once in a round.
 bool WorkerGroup::has_failed(int local_rank) const {
   return std::any_of(failures_.begin(), failures_.end(),
-                     [&](const Failure& failure) { return failure.local_rank == local_rank; });
+                     [&](const WorkerFailure& failure) { return failure.local_rank == local_rank; });
 }
 
 void WorkerGroup::note_own_signal(int signal_number, TimePoint now) {
@@ -465,8 +470,8 @@ void WorkerGroup::note_own_signal(int signal_number, TimePoint now) {
 }
 
 // The scheduler's signal goes before what ended by itself shortly before that was heard of.
-void WorkerGroup::note_failure(Failure failure) {
-  const auto is_consequence_of_it = [&](const Failure& first) {
+void WorkerGroup::note_failure(WorkerFailure failure) {
+  const auto is_consequence_of_it = [&](const WorkerFailure& first) {
     return first.ending.kind == Ending::Kind::exited && !is_schedulers_signal(first.ending) &&
            failure.at - first.at < options_.signal_window;
   };
@@ -506,8 +511,8 @@ bool WorkerGroup::can_stop_at_step() const {
 
 bool WorkerGroup::stops_at_step(int signal_number) const { return signal_number != SIGQUIT && can_stop_at_step(); }
 
-Failure WorkerGroup::failure_of(int local_rank, const Worker& worker, const Ending& ending, TimePoint now) const {
-  Failure failure{local_rank, ending, now};
+WorkerFailure WorkerGroup::failure_of(int local_rank, const Worker& worker, const Ending& ending, TimePoint now) const {
+  WorkerFailure failure{local_rank, ending, now};
   failure.is_hung = worker.is_hung;
   if (worker.departure) {
     failure.message = worker.departure->why;

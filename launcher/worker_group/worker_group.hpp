@@ -94,8 +94,10 @@ using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello
                                       WorkerDeparted, WorkerEnded, WorkerNotSpawned, OrphansGone, TreeEmpty,
                                       TreeSignalled, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
 
+bool has_any_ended(const std::vector<WorkerGroupEvent>& events);
+
 // A worker that failed by itself, before the node's workers were stopped.
-struct Failure {
+struct WorkerFailure {
   int local_rank = 0;
   Ending ending;
   TimePoint at;
@@ -132,7 +134,7 @@ struct KillOrphans {};  // SIGKILL to what workers that ended have left behind, 
 struct KillTree {};     // SIGKILL to every process of the round, until none is left
 struct TellStarted {};  // to membership: all workers are spawned, or have their seats
 struct TellFailure {    // to membership, at once
-  Failure failure;
+  WorkerFailure failure;
   std::vector<int> hung_ranks{};  // of the world
 };
 struct Signalled {  // workers were ended by a signal that ddprun got too, be it by ddprun
@@ -140,7 +142,7 @@ struct Signalled {  // workers were ended by a signal that ddprun got too, be it
   TimePoint at;  // the first, or when ddprun began to
 };
 struct TellEnded {  // to membership: no process of the round is left here, but workers that wait for a seat
-  std::vector<Failure> failures;
+  std::vector<WorkerFailure> failures;
   int stopped = 0;             // workers that were running when the stop began, and did not fail by themselves
   bool tree_survived = false;  // some process could not be killed in time
   int stopped_at_step = 0;     // workers that ended well at the agreed step; not among `stopped`
@@ -218,9 +220,9 @@ class WorkerGroup {
   bool has_died_of_schedulers(const Ending& ending) const;
   bool has_stopped_at_step(const Worker& worker, const Ending& ending) const;
   void note_own_signal(int signal_number, TimePoint now);
-  void note_failure(Failure failure);
+  void note_failure(WorkerFailure failure);
   void judge(std::size_t failure);
-  void fail(Failure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out);
+  void fail(WorkerFailure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out);
   void stop_by_signal(TimePoint now, Actions& out);
   void begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out);
   std::vector<int> departing() const;
@@ -235,7 +237,7 @@ class WorkerGroup {
   void clear_if_all_are_out(TimePoint now, Actions& out);
   void end_round(bool tree_survived, TimePoint now, Actions& out);
   Worker& worker_of(int local_rank) { return workers_.at(static_cast<std::size_t>(local_rank)); }
-  Failure failure_of(int local_rank, const Worker& worker, const Ending& ending, TimePoint now) const;
+  WorkerFailure failure_of(int local_rank, const Worker& worker, const Ending& ending, TimePoint now) const;
 
   WorkerGroupOptions options_;
   Phase phase_ = Phase::idle;
@@ -243,8 +245,8 @@ class WorkerGroup {
   int running_count_ = 0;  // those that wait included
   TimePoint round_began_;
   std::optional<TimePoint> first_failed_at_;  // what fails in the same batch of events failed by itself, too
-  std::optional<Failure> unexplained_;        // a worker that left while no failure is known
-  std::vector<Failure> failures_;
+  std::optional<WorkerFailure> unexplained_;  // a worker that left while no failure is known
+  std::vector<WorkerFailure> failures_;
   std::optional<std::size_t> signalled_from_;  // in failures_, the first worker that died of ddprun's own signal
   std::optional<Signalled> signalled_;         // by ddprun
   int own_signal_ = 0;                         // that ddprun got last, a warning included

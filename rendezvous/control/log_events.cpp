@@ -182,7 +182,7 @@ LogEvent host_event(const HostCore::Came& event) {
   out.fields.add("address", event.address);
   return out;
 }
-LogEvent host_event(const HostCore::Said& event) { return log_event_of(event.message); }
+LogEvent host_event(const Heard& event) { return log_event_of(event.message); }
 LogEvent host_event(const HostCore::Ended& event) {
   return {"node_gone", LogFields().add("why", event.why).add("by_peer", event.by_peer)};
 }
@@ -190,7 +190,7 @@ LogEvent host_event(const HostCore::OwnAgentSaid& event) { return log_event_of(e
 LogEvent host_event(const HostCore::GuardianSaid&) { return {"farewell"}; }
 LogEvent host_event(const HostCore::OwnAgentFinished&) { return {"own_agent_finished"}; }
 
-LogLevel host_level(const HostCore::Said& event) { return level_of(event.message); }
+LogLevel host_level(const Heard& event) { return level_of(event.message); }
 LogLevel host_level(const HostCore::OwnAgentSaid& event) { return level_of(event.message); }
 LogLevel host_level(const HostCore::OwnAgentFinished&) { return LogLevel::debug; }
 template <typename Event>

@@ -95,7 +95,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
 
   void take(NodeId id, std::string_view text) {
     try {
-      if (auto message = to_membership_of(text)) step(HostCore::Said{id, std::move(*message)});
+      if (auto message = to_membership_of(text)) step(Heard{id, std::move(*message)});
     } catch (const Error& error) {
       lose(id, error.what(), false);
     }
@@ -164,11 +164,11 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
 
   void log_event(const HostCore::Event& event) {
     const auto* came = std::get_if<HostCore::Came>(&event);
-    const auto* said = std::get_if<HostCore::Said>(&event);
+    const auto* heard = std::get_if<Heard>(&event);
     const auto* ended = std::get_if<HostCore::Ended>(&event);
-    if (said != nullptr && std::holds_alternative<TimeAsked>(said->message)) return;  // every few seconds
+    if (heard != nullptr && std::holds_alternative<TimeAsked>(heard->message)) return;  // every few seconds
     const bool is_loss = ended != nullptr && ended->why && !core_.verdict();
-    const auto node = came ? came->node : said ? said->node : ended ? ended->node : NodeId{};
+    const auto node = came ? came->node : heard ? heard->from : ended ? ended->node : NodeId{};
     log(is_loss ? base::LogLevel::warning : log_level_of(event), node, event);
   }
 

@@ -26,6 +26,7 @@
 
 #include "base/address.hpp"
 #include "rendezvous/control/operator_view.hpp"
+#include "rendezvous/host/host_words.hpp"
 #include "rendezvous/membership/finished_jobs.hpp"
 
 namespace ddp::rendezvous {
@@ -99,17 +100,13 @@ class JobTable {
 
   // A node with a round may come again, and keeps its round: other jobs have the places of its job.
   std::optional<Refused> objection(const base::Address& network, bool has_round) const {
-    const auto try_this = "end jobs that nobody needs (http://<endpoint>/v1/jobs lists them), or try again later";
     if (jobs_.size() + ending_.size() >= jobs_max_)
-      return Refused{"the endpoint has " + std::to_string(jobs_max_) + " jobs already, as many as it takes", try_this,
-                     has_round, has_round};
+      return Refused{too_many_jobs_text(jobs_max_), kTooManyJobsAdvice, has_round, has_round};
     const auto is_of_it = [&network](const auto& entry) { return entry.second.begun_from == network; };
-    const auto count =
-        std::count_if(jobs_.begin(), jobs_.end(), is_of_it) + std::count_if(ending_.begin(), ending_.end(), is_of_it);
-    if (static_cast<std::size_t>(count) < jobs_max_ / 4) return {};
-    return Refused{"the endpoint has " + std::to_string(count) +
-                       " jobs that nodes of this address have begun, as many as it takes from one address",
-                   try_this, has_round, has_round};
+    const auto count = static_cast<std::size_t>(std::count_if(jobs_.begin(), jobs_.end(), is_of_it) +
+                                                std::count_if(ending_.begin(), ending_.end(), is_of_it));
+    if (count < jobs_max_ / 4) return {};
+    return Refused{too_many_jobs_of_address_text(count), kTooManyJobsAdvice, has_round, has_round};
   }
 
   // Of which the node with this key is one already.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rendezvous/host/host_words.hpp"
+#include "rendezvous/membership/membership_words.hpp"
 #include "rendezvous/membership/versions.hpp"
 
 namespace ddp::rendezvous {
@@ -90,16 +91,16 @@ void HostCore::take_call(const Came& event) {
              is_round_given_up});
 }
 
-void HostCore::take(Said&& event, TimePoint now) {
-  const auto found = connections_.find(event.node);
+void HostCore::take(Heard&& event, TimePoint now) {
+  const auto found = connections_.find(event.from);
   if (found == connections_.end() || found->second.is_leaving) return;
   if (std::holds_alternative<Hello>(event.message)) {
-    out_.emplace_back(Drop{event.node});
-    return take(Ended{event.node, kHelloOutOfPlace}, now);
+    out_.emplace_back(Drop{event.from});
+    return take(Ended{event.from, kHelloOutOfPlace}, now);
   }
   if (const auto* asked = std::get_if<TimeAsked>(&event.message))
-    return tell(event.node, TimeTold{asked->number, job_time(now)});
-  follow(membership_.step(Heard{event.node, std::move(event.message)}, now));
+    return tell(event.from, TimeTold{asked->number, job_time(now)});
+  follow(membership_.step(std::move(event), now));
 }
 
 void HostCore::take(Ended&& event, TimePoint now) {

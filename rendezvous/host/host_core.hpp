@@ -23,15 +23,11 @@ namespace ddp::rendezvous {
 
 class HostCore {
  public:
-  // Events. A connection has the id that new_node() gave it.
+  // Events, and membership's Heard. A connection has the id that new_node() gave it.
   struct Came {  // a connection whose agent has said hello
     NodeId node;
     Hello hello;
     std::string address;  // that it comes from
-  };
-  struct Said {
-    NodeId node;
-    ToMembership message;
   };
   struct Ended {  // the connection; also one that this class closed
     NodeId node;
@@ -45,7 +41,7 @@ class HostCore {
     std::string node_key;
   };
   struct OwnAgentFinished {};  // it wants nothing more
-  using Event = std::variant<Came, Said, Ended, OwnAgentSaid, GuardianSaid, OwnAgentFinished>;
+  using Event = std::variant<Came, Heard, Ended, OwnAgentSaid, GuardianSaid, OwnAgentFinished>;
 
   // Actions.
   struct Tell {
@@ -111,7 +107,7 @@ class HostCore {
   };
 
   void take(Came&& event, TimePoint now);
-  void take(Said&& event, TimePoint now);
+  void take(Heard&& event, TimePoint now);
   void take(Ended&& event, TimePoint now);
   void take(OwnAgentSaid&& event, TimePoint now);
   void take(GuardianSaid&& event, TimePoint now);

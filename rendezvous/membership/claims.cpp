@@ -23,7 +23,7 @@ void Claims::add(const std::string& node_key, const Held& claim, bool is_own) {
   claims_[node_key] = {key, claim.group_rank, is_own};
 }
 
-void Claims::note_ended_host(Round& round, const Held& claim) const {
+void Claims::note_ended_host(ClaimedRound& round, const Held& claim) const {
   if (endpoint_address_.empty() || claim.endpoint_address != endpoint_address_ || !claim.host_group_rank) return;
   if (round.ranks.count(*claim.host_group_rank) == 0) round.gone.try_emplace(*claim.host_group_rank);
 }
@@ -86,8 +86,8 @@ void Claims::withdraw(const std::string& node_key) {
 }
 
 std::optional<Claims::Choice> Claims::choice(std::optional<int> lost) const {
-  const Set* best = nullptr;
-  const auto rank = [](const Set& set) {
+  const ClaimSet* best = nullptr;
+  const auto rank = [](const ClaimSet& set) {
     return std::tuple(set.has_own, set.has_nonces, set.claimants, set.rounds.rbegin()->first);
   };
   for (const auto& [id, set] : sets_)
@@ -103,7 +103,7 @@ std::optional<Claims::Choice> Claims::choice(std::optional<int> lost) const {
 
 // The newest one, unless it had not begun everywhere, is not that of its greater part, and the greater part of an older
 // one is here: it was being begun when the membership before ended.
-const Claims::Round& Claims::round_of(const Set& set) {
+const Claims::ClaimedRound& Claims::round_of(const ClaimSet& set) {
   const auto& newest = set.rounds.rbegin()->second;
   if (newest.claim.is_established || is_greater_part(newest)) return newest;
   const auto found = std::find_if(set.rounds.rbegin(), set.rounds.rend(),
@@ -111,12 +111,12 @@ const Claims::Round& Claims::round_of(const Set& set) {
   return found == set.rounds.rend() ? newest : found->second;
 }
 
-std::size_t Claims::missing(const Round& round) {
+std::size_t Claims::missing(const ClaimedRound& round) {
   return static_cast<std::size_t>(round.claim.group_world_size) - round.ranks.size() - round.gone.size();
 }
 
 // As quorum.hpp has it.
-bool Claims::is_greater_part(const Round& round) {
+bool Claims::is_greater_part(const ClaimedRound& round) {
   const auto here = round.ranks.size();
   if (here != missing(round)) return here > missing(round);
   int rank = 0;

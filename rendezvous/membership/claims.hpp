@@ -47,17 +47,17 @@ class Claims {
 
  private:
   using RoundKey = std::pair<RoundId, std::string>;  // with its nonce
-  struct Round {
+  struct ClaimedRound {
     Held claim;
     int claimants = 0;
     std::map<int, int> ranks;  // that this round has -> claimants
     std::map<int, std::string> gone;
   };
-  struct Set {
+  struct ClaimSet {
     std::size_t claimants = 0;
     bool has_own = false;
-    bool has_nonces = true;            // else what stands for them is the id of the round
-    std::map<RoundKey, Round> rounds;  // that somebody claims
+    bool has_nonces = true;                   // else what stands for them is the id of the round
+    std::map<RoundKey, ClaimedRound> rounds;  // that somebody claims
     std::vector<std::string> nonces;
   };
   struct Claim {
@@ -67,15 +67,15 @@ class Claims {
   };
 
   std::size_t join_sets(const std::vector<std::string>& nonces);
-  static std::size_t missing(const Round& round);
-  static bool is_greater_part(const Round& round);
-  static const Round& round_of(const Set& set);
+  static std::size_t missing(const ClaimedRound& round);
+  static bool is_greater_part(const ClaimedRound& round);
+  static const ClaimedRound& round_of(const ClaimSet& set);
 
-  void note_ended_host(Round& round, const Held& claim) const;
+  void note_ended_host(ClaimedRound& round, const Held& claim) const;
 
   std::string endpoint_address_;
   std::map<std::string, Claim> claims_;  // by node key
-  std::map<std::size_t, Set> sets_;
+  std::map<std::size_t, ClaimSet> sets_;
   std::map<std::string, std::size_t> set_of_;  // by nonce
   std::size_t sets_made_ = 0;
   std::optional<Held> left_;  // the newest that a set's last claimant has left with

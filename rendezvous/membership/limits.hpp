@@ -92,11 +92,11 @@ class CoolDown {
   static constexpr std::size_t kBlames = 3;
 
  private:
-  struct Host {
+  struct HostRecord {
     std::deque<TimePoint> blamed;  // within the window, the oldest first
     TimePoint until{};
   };
-  std::map<std::string, Host> hosts_;
+  std::map<std::string, HostRecord> hosts_;
   TimePoint last_until_{};
 };
 

@@ -4,6 +4,8 @@
 #include <csignal>
 #include <utility>
 
+#include "rendezvous/membership/membership_words.hpp"
+
 namespace ddp::rendezvous {
 namespace {
 
@@ -83,8 +85,7 @@ void Membership::take(Joined&& event, TimePoint now) {
     return;
   }
   if (auto refused = admission().objection(event.hello)) {
-    if (!refused->is_other_job)
-      print("host " + event.hello.host_name + " (" + event.seen_address + ") was refused: " + refused->what);
+    if (!refused->is_other_job) print(node_refused_text(event.hello.host_name, event.seen_address, *refused));
     return send(event.node, std::move(*refused));
   }
   Node coming;
@@ -117,9 +118,7 @@ void Membership::note_loss(std::string what, TimePoint happened, TimePoint now) 
 }
 
 void Membership::lose(const Node& node, const std::string& why, TimePoint happened, TimePoint now) {
-  note_loss(
-      "node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name + ") was lost: " + why,
-      happened, now);
+  note_loss(node_lost_text(node.group_rank.value_or(0), node.hello.host_name, why), happened, now);
   round_.loss->place = place_of(node.hello.host_name, node.seen_address);
 }
 
@@ -134,7 +133,7 @@ void Membership::take(const Left& event, TimePoint now) {
   quorum_.leave(node.hello.node_key, event.is_end_proven);
   round_.has_member_left = round_.has_member_left || node.is_member();
   if (phase_ == Phase::gathering) {
-    print("host " + node.hello.host_name + " has left: " + event.why);
+    print(node_left_text(node.hello.host_name, event.why));
     if (must_step_down()) return step_down(why_too_few());
     if (recovery_.are_claims_open()) decide_claims(now);
     return go_on(now);
@@ -160,7 +159,7 @@ void Membership::take(const Disconnected& event, TimePoint now) {
 }
 
 void Membership::take(const NodeEnded& event, TimePoint now) {
-  if (const auto id = nodes_.find(event.node_key)) return take(Left{*id, "its ddprun ended", true}, now);
+  if (const auto id = nodes_.find(event.node_key)) return take(Left{*id, kItsDdprunEnded, true}, now);
   quorum_.leave(event.node_key, true);  // of one that fell silent
   if (phase_ == Phase::finished) return;
   if (event.node_key == options_.lost.node_key) {
@@ -245,7 +244,7 @@ void Membership::gather(TimePoint now) {
   const int count = count_candidates(nodes_, restarts_.cool_down(), options_.nodes_min, now);
   if (count >= options_.nodes_min && !may_go_on()) {
     if (!guardian_awaited_until_ && !std::exchange(is_split_said_, true))
-      print(why_too_few() + "; waiting for them for up to " + describe_duration(options_.join_timeout));
+      print(waiting_for_others_text(why_too_few(), options_.join_timeout));
     return;
   }
   is_split_said_ = false;
@@ -285,14 +284,14 @@ void Membership::take(const Heard& event, TimePoint now) {
     return take(Left{event.from, leaving->why, true}, now);
   auto& node = nodes_.at(event.from);
   if (node.is_claimant) return node.said.add(event.message);
-  if (const auto* stop = std::get_if<StopAsked>(&event.message)) return take(event.from, *stop, now);
-  if (const auto* ended = std::get_if<RoundEnded>(&event.message)) return take(event.from, *ended, now);
+  if (const auto* stop = std::get_if<StopAsked>(&event.message)) return hear(event.from, *stop, now);
+  if (const auto* ended = std::get_if<RoundEnded>(&event.message)) return hear(event.from, *ended, now);
   if (!node.is_member()) return;
-  if (const auto* opened = std::get_if<StoreOpened>(&event.message)) take(event.from, *opened, now);
-  if (const auto* started = std::get_if<RoundStarted>(&event.message)) take(event.from, *started, now);
-  if (const auto* stepped = std::get_if<FirstStep>(&event.message)) take(event.from, *stepped, now);
-  if (const auto* ready = std::get_if<StopReady>(&event.message)) take(event.from, *ready, now);
-  if (const auto* failed = std::get_if<RoundFailed>(&event.message)) take(event.from, *failed, now);
+  if (const auto* opened = std::get_if<StoreOpened>(&event.message)) hear(event.from, *opened, now);
+  if (const auto* started = std::get_if<RoundStarted>(&event.message)) hear(event.from, *started, now);
+  if (const auto* stepped = std::get_if<FirstStep>(&event.message)) hear(event.from, *stepped, now);
+  if (const auto* ready = std::get_if<StopReady>(&event.message)) hear(event.from, *ready, now);
+  if (const auto* failed = std::get_if<RoundFailed>(&event.message)) hear(event.from, *failed, now);
 }
 
 std::string_view Membership::phase_name() const {

@@ -191,13 +191,13 @@ class Membership {
   void take(const Left& event, TimePoint now);
   void take(const Disconnected& event, TimePoint now);
   void take(const NodeEnded& event, TimePoint now);
-  void take(NodeId from, const StoreOpened& message, TimePoint now);
-  void take(NodeId from, const RoundStarted& message, TimePoint now);
-  void take(NodeId from, const FirstStep& message, TimePoint now);
-  void take(NodeId from, const RoundFailed& message, TimePoint now);
-  void take(NodeId from, const RoundEnded& message, TimePoint now);
-  void take(NodeId from, const StopAsked& message, TimePoint now);
-  void take(NodeId from, const StopReady& message, TimePoint now);
+  void hear(NodeId from, const StoreOpened& message, TimePoint now);
+  void hear(NodeId from, const RoundStarted& message, TimePoint now);
+  void hear(NodeId from, const FirstStep& message, TimePoint now);
+  void hear(NodeId from, const RoundFailed& message, TimePoint now);
+  void hear(NodeId from, const RoundEnded& message, TimePoint now);
+  void hear(NodeId from, const StopAsked& message, TimePoint now);
+  void hear(NodeId from, const StopReady& message, TimePoint now);
 
   // Nodes (membership.cpp).
   bool is_own_call(const Hello& other) const;

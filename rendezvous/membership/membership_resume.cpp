@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rendezvous/membership/membership.hpp"
+#include "rendezvous/membership/membership_words.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -114,7 +115,7 @@ void Membership::decide_claims(TimePoint now) {
       quorum_.seat(rank, node_key);
       quorum_.leave(node_key, true);
       round_.has_member_left = true;
-      note_loss("node " + std::to_string(rank) + " was lost meanwhile", now, now);
+      note_loss(lost_meanwhile_text(rank), now, now);
     }
   }
   close_claims(now);
@@ -163,28 +164,24 @@ void Membership::close_claims(TimePoint now) {
 // its greater part is elsewhere. Any other one is refused.
 void Membership::take_claim_of_another_round(NodeId id, const Held& held, TimePoint now) {
   auto& node = nodes_.at(id);
-  const auto round = std::to_string(held.round.number);
   quorum_.leave(node.hello.node_key, false);  // where it is a member, it is elsewhere
   const bool is_borne_out = last_round() < held.round && recovery_.proves_any_round(held);
   if (is_borne_out && !quorum_.is_greater_part_here()) {
-    if (!recovery_.is_adopted())
-      return step_down("a newer round of the job, " + round + ", has begun elsewhere, and host " +
-                       node.hello.host_name + " had a part in it");
+    if (!recovery_.is_adopted()) return step_down(newer_round_text(held.round.number, node.hello.host_name));
     quorum_.come(node.hello.node_key);
     adopt(held, now);
     return seat(id, held, now);
   }
-  const auto place = "host " + node.hello.host_name + " (" + node.seen_address + ")";
+  const auto place = place_text(node.hello.host_name, node.seen_address);
   if (auto text = recovery_.tell_claim(place, held.round.number, now)) print(*std::move(text));
-  if (node.is_endpoint_host)
-    return step_down("this node has round " + round + " of the job, and nobody else here does");
+  if (node.is_endpoint_host) return step_down(lone_round_text(held.round.number));
   // Nobody else has workers of any round between two rounds.
   if ((is_borne_out || phase_ == Phase::gathering) && !own_absence_.is_in_doubt(now) && !node.is_member()) {
     quorum_.come(node.hello.node_key);
     return end_older_round(id, held.round.number);
   }
   send(id, refusal_of_round(node.hello.host_name, held));
-  if (node.is_member()) return take(Left{id, "it has round " + round + " of others"}, now);
+  if (node.is_member()) return take(Left{id, has_other_round_text(held.round.number)}, now);
   forget(id);
 }
 
@@ -217,14 +214,12 @@ void Membership::adopt(const Held& held, TimePoint now) {
   quorum_.adopt(held.group_world_size, lost);
   note_end_of_lost_host();
   if (lost && recovery_.settle(*lost)) {
-    const auto who = "node " + std::to_string(*lost) + ", which had the endpoint, ";
     if (options_.lost.has_left)
-      round_.change = {who + "has left the job"};
+      round_.change = {endpoint_has_left_text(*lost)};
     else
-      round_.loss = {who + "was lost", job_time(now)};
+      round_.loss = {lost_endpoint_text(*lost), job_time(now)};
   }
-  print("the job is in round " + std::to_string(round_.number()) + " of " + counted(held.group_world_size, "node") +
-        ", which go on" + (round_.loss ? "; " + round_.loss->what : ""));
+  print(adopted_text(round_.number(), held.group_world_size, round_.loss));
 }
 
 // Its node key has no part in the round otherwise, as it never comes here.
@@ -252,7 +247,7 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
 // A node that was cut off, while the others went on, ends the workers that it still has before it takes part again.
 void Membership::end_older_round(NodeId id, std::uint32_t round) {
   nodes_.set_older_round(id, round);
-  send(id, StopRound{round, SIGTERM, false, false, "the other nodes have gone on without this one", {}, true});
+  send(id, StopRound{round, SIGTERM, false, false, kWentOnWithoutThisNode, {}, true});
 }
 
 // Whoever else is left has no restart either for the wait for another node.
@@ -262,17 +257,15 @@ bool Membership::is_job_over(TimePoint now) {
 }
 
 void Membership::give_up_awaited(TimePoint now) {
-  const auto ranks = recovery_.give_up();
-  note_loss((round_.loss ? round_.loss->what + "; " : "") + ranks + " did not come within " +
-                describe_duration(recovery_.timeout()) + " after the endpoint was lost",
-            now, now);
+  const auto nodes = recovery_.give_up();
+  note_loss(did_not_come_text(round_.loss, nodes, recovery_.timeout()), now, now);
   consider_losses(now);
 }
 
 // The workers here are left alone until it is known that others go on with them.
 void Membership::consider_losses(TimePoint now) {
   if (recovery_.is_over_now()) {
-    book_.begun(last_round().number, "another membership began it", round_.nodes, world_size_, now);
+    book_.begun(last_round().number, kBegunElsewhere, round_.nodes, world_size_, now);
     book_.all_started(now);
     if ((stops_.is_warned() || job_stop()) && !round_.loss && phase_ == Phase::running) ask_for_a_step(now);
   }

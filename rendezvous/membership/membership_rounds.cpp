@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rendezvous/membership/membership.hpp"
+#include "rendezvous/membership/membership_words.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -24,9 +25,7 @@ void Membership::form_round(TimePoint now) {
   const auto members = members_of_next_round(nodes_, ids, options_.nodes_max);
   for (auto& [id, node] : nodes_) {
     const bool is_out = !std::binary_search(ids.begin(), ids.end(), id);
-    if (is_out && node.is_member())
-      print("host " + node.hello.host_name + " ended " + std::to_string(CoolDown::kBlames) +
-            " rounds within 10 min and is left out for 5 min");
+    if (is_out && node.is_member()) print(left_out_text(node.hello.host_name));
     if (is_out) node.group_rank.reset();  // another node may have it from now on
     nodes_.end_membership(node);
   }
@@ -49,13 +48,11 @@ void Membership::ask_for_store() {
 
 void Membership::let_go_of_store_opener(TimePoint now) {
   const auto silent = nodes_.members().front();
-  const auto limit = describe_duration(kStoreLimit);
-  send(silent, Refused{"this node did not open the store of the job within " + limit,
-                       "`top` and `dmesg` there: a machine that is this slow can't serve the others"});
-  take(Left{silent, "it did not open the store within " + limit}, now);
+  send(silent, store_not_opened_refusal(kStoreLimit));
+  take(Left{silent, store_not_opened_text(kStoreLimit)}, now);
 }
 
-void Membership::take(NodeId, const StoreOpened& message, TimePoint now) {
+void Membership::hear(NodeId, const StoreOpened& message, TimePoint now) {
   if (phase_ == Phase::opening_store && message.round == round_.number()) start_round(message.port, now);
 }
 
@@ -107,7 +104,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   call_newcomers(now);  // those that came meanwhile
 }
 
-void Membership::take(NodeId from, const RoundStarted& message, TimePoint now) {
+void Membership::hear(NodeId from, const RoundStarted& message, TimePoint now) {
   if (message.round != round_.number() || (phase_ != Phase::running && phase_ != Phase::stopping)) return;
   if (!quorum_.start(nodes_.at(from).hello.node_key)) return;
   book_.all_started(now);
@@ -117,7 +114,7 @@ void Membership::take(NodeId from, const RoundStarted& message, TimePoint now) {
   if (phase_ == Phase::running && stops_.is_warned() && !job_stop()) ask_for_a_step(now);
 }
 
-void Membership::take(NodeId from, const FirstStep& message, TimePoint now) {
+void Membership::hear(NodeId from, const FirstStep& message, TimePoint now) {
   if (message.round != round_.number() || phase_ != Phase::running ||
       std::exchange(nodes_.at(from).part->has_stepped, true))
     return;
@@ -160,13 +157,12 @@ void Membership::refuse_those_that_never_stop(TimePoint now) {
   for (const auto& [id, node] : nodes_)
     if (node.runs()) late.push_back(id);
   for (const auto id : late) {
-    send(id, Refused{"this node did not end its workers within twice the grace, of which an hour counts, and a minute",
-                     "look for processes of the job there that can't be killed: `ps -eo pid,stat,wchan:30,args`"});
-    take(Left{id, "it did not end its workers"}, now);
+    send(id, never_stopped_refusal());
+    take(Left{id, kDidNotEndWorkers}, now);
   }
 }
 
-void Membership::take(NodeId from, const RoundFailed& message, TimePoint now) {
+void Membership::hear(NodeId from, const RoundFailed& message, TimePoint now) {
   if (message.round != round_.number()) return;
   const bool are_more_hung = round_.note_hung(message.hung_ranks);
   if (phase_ == Phase::running) {
@@ -187,11 +183,10 @@ void Membership::leave_out(NodeId newcomer, const RoundEnded& message, TimePoint
   const auto& node = nodes_.at(newcomer);
   const auto host = node.hello.host_name;
   const auto failure = std::find_if(message.failures.begin(), message.failures.end(), is_hopeless);
-  send(newcomer, Refused{"the program can't be started on this host: " + failure->message,
-                         "install it as on the other nodes of the job"});
+  send(newcomer, cannot_start_refusal(failure->message));
   quorum_.leave(node.hello.node_key, true);
   forget(newcomer);
-  note_loss("host " + host + " can't start the program and is left out", now, now);
+  note_loss(cannot_start_text(host), now, now);
   stop_round(SIGTERM, false, round_.loss->what, now);
   end_round_if_all_have(now);
 }
@@ -199,8 +194,7 @@ void Membership::leave_out(NodeId newcomer, const RoundEnded& message, TimePoint
 void Membership::take_end_of_older_round(NodeId from, const RoundEnded& message, TimePoint now) {
   nodes_.end_older_round(from);
   if (message.tree_survived) {
-    send(from, Refused{"processes of round " + std::to_string(message.round) + " could not be killed on this host",
-                       "the output of ddprun there says where they are"});
+    send(from, survivors_refusal(message.round));
     forget(from);
   } else if (const auto& stop = nodes_.at(from).stop; stop.asked) {
     dismiss(from, stop.signal_number);
@@ -208,7 +202,7 @@ void Membership::take_end_of_older_round(NodeId from, const RoundEnded& message,
   go_on(now);
 }
 
-void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
+void Membership::hear(NodeId from, const RoundEnded& message, TimePoint now) {
   if (nodes_.older_round(from) == message.round) return take_end_of_older_round(from, message, now);
   auto& node = nodes_.at(from);
   if (!node.runs() || message.round != round_.number() || (phase_ != Phase::running && phase_ != Phase::stopping))
@@ -233,8 +227,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
     if (job_stop() || nodes_.is_leaving(from)) return give_up_agreement(now);
     // Its agent had lost touch: the others would wait for its part of the round.
-    note_loss("host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job", now,
-              now);
+    note_loss(out_of_touch_text(node.hello.host_name), now, now);
     stop_round(SIGTERM, false, round_.loss->what, now);
   }
   if (phase_ == Phase::running) follow(round_.agreement.ends(*node.group_rank, now), now);
@@ -296,17 +289,13 @@ void Membership::begin_next_round(TimePoint now) {
   restarts_.go_on(end, now);
   if (const auto& pause = restarts_.pause(); pause.failures() > 0) {
     gathering_.pause_until(now + pause.length());
-    print("the next round begins in " + describe_duration(pause.length()) + ": " +
-          (pause.failures() == 1 ? "the last one" : "the last " + std::to_string(pause.failures())) +
-          " failed within 10 s of the start, before a first step");
+    print(pause_text(pause.length(), pause.failures()));
   }
   begin_gathering(now);
 }
 
 std::string Membership::why_too_few() const {
-  return counted(quorum_.silent_count(), "node") + " of round " + std::to_string(round_.number()) +
-         " fell silent, and may go on without the " + counted(static_cast<int>(nodes_.members().size()), "node") +
-         " here, too few to go on themselves";
+  return too_few_text(quorum_.silent_count(), round_.number(), static_cast<int>(nodes_.members().size()));
 }
 
 // Nothing is waited for any more.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "rendezvous/membership/membership.hpp"
+#include "rendezvous/membership/membership_words.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -19,7 +20,7 @@ constexpr auto kFailsBefore = 250ms;
 
 }  // namespace
 
-void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
+void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
   if (message.is_warning) return take_warning(from, message, now);
   auto& node = nodes_.at(from);
   if (recovery_.are_claims_open() && node.is_endpoint_host) return node.said.add(message);
@@ -27,7 +28,7 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   const auto why = stop.why();
   if ((phase_ != Phase::gathering || recovery_.are_claims_open()) && !node.is_member() && !node.is_endpoint_host) {
     if (std::exchange(node.stop.says_again, false)) return;
-    print(why + ", which was a spare: it leaves");
+    print(spare_leaves_text(why));
     return stop_spare(from, message.signal_number, now);
   }
   if (nodes_.is_leaving(from) && !job_stop()) return;
@@ -38,13 +39,12 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   if (is_new) round_.end_happened = now;
   const bool is_between_rounds = phase_ == Phase::gathering || phase_ == Phase::opening_store;
   if (next == StopRequests::Next::kill && !is_between_rounds)
-    return stop_round(stops_.signal_number(), true, "a second " + why, now, from);
+    return stop_round(stops_.signal_number(), true, second_stop_text(why), now, from);
   if (is_between_rounds) {
     const bool were_all_to_leave = stops_.leave_ends() && rounds_begun_ > 0;
     auto verdict = were_all_to_leave ? verdict_of_round({round_, job_stop(), true, world_size_, options_.restarts_max})
                                      : verdict_of_stop(stop.signal_number, options_.restarts_max);
-    if (options_.nodes_max > 1 && !were_all_to_leave)
-      verdict.what = "stopped by " + why + (rounds_begun_ > 0 ? "" : " before the first round");
+    if (options_.nodes_max > 1 && !were_all_to_leave) verdict.what = stopped_by_text(why, rounds_begun_ == 0);
     return finish(std::move(verdict), now);
   }
   if (phase_ == Phase::running) return ask_for_a_step(now);
@@ -58,8 +58,7 @@ void Membership::take_warning(NodeId from, const StopAsked& message, TimePoint n
   auto& node = nodes_.at(from);
   node.stop.was_warned = true;
   if (job_stop() || !node.is_member() || !stops_.warn()) return;
-  print(signal_name(message.signal_number) + " to ddprun on host " + node.hello.host_name +
-        ": the job is to stop at its next step");
+  print(warned_text(message.signal_number, node.hello.host_name));
   if (phase_ == Phase::running) ask_for_a_step(now);
 }
 
@@ -116,7 +115,7 @@ std::optional<NodeId> Membership::next_host() const {
 void Membership::let_leave(NodeId id, const JobStop& stop, TimePoint now) {
   nodes_.begin_leaving(id);
   stops_.leave(now);
-  const auto why = stop.why() + ", which leaves the job";
+  const auto why = leaves_text(stop.why());
   print(why);
   const bool is_in_round = phase_ != Phase::gathering && nodes_.at(id).is_member();
   if (is_in_round && !round_.change)
@@ -173,7 +172,7 @@ void Membership::ask_for_a_step(TimePoint now) {
   follow(round_.agreement.ask(nodes_.running_group_ranks(), is_urgent, now), now);
 }
 
-void Membership::take(NodeId from, const StopReady& message, TimePoint now) {
+void Membership::hear(NodeId from, const StopReady& message, TimePoint now) {
   if (message.round != round_.number() || phase_ != Phase::running) return;
   follow(round_.agreement.answers(*nodes_.at(from).group_rank, message.call, now), now);
 }
@@ -205,7 +204,7 @@ void Membership::give_up_agreement(TimePoint now) {
     return end_round_if_all_have(now);
   }
   if (!job_stop()) {
-    print("the nodes did not agree on a step to stop at; the warning is passed over");
+    print(kNoAgreement);
     return forget_stop_at_step();
   }
   stops_.workers_signalled(job_time(now));

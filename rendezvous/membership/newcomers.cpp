@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/membership/membership_words.hpp"
 #include "rendezvous/membership/nodes.hpp"
 #include "rendezvous/membership/options.hpp"
 #include "rendezvous/membership/round_end.hpp"
@@ -35,7 +36,7 @@ Newcomers::Next Newcomers::next(const Facts& facts, TimePoint now) {
     last_call_ends_.reset();
     return {.deadline = has_room && !is_ending ? next_fit : std::nullopt};
   }
-  const auto those = counted(newcomers, "more node") + (newcomers == 1 ? " has come: " : " have come: ") + names;
+  const auto those = newcomers_text(newcomers, names);
   const auto last_call = facts.options.last_call_timeout;
   const bool is_new = !last_call_ends_;
   if (is_new) last_call_ends_ = now + last_call;
@@ -43,8 +44,8 @@ Newcomers::Next Newcomers::next(const Facts& facts, TimePoint now) {
   if (now >= *last_call_ends_) return {.taken_in = those};
   Next out{.deadline = last_call_ends_};
   if (is_new)
-    out.say = those + "; the next round begins in " +
-              describe_duration(std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now));
+    out.say =
+        next_round_begins_text(those, std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now));
   return out;
 }
 

@@ -1,6 +1,26 @@
 #include "rendezvous/membership/options.hpp"
 
 namespace ddp::rendezvous {
+namespace {
+
+template <class Settings>
+JobSettings settings_in(const Settings& its) {
+  return {its.nodes_min, its.nodes_max, its.restarts_max, its.restart_window, its.join_timeout, its.last_call_timeout};
+}
+
+}  // namespace
+
+JobSettings settings_of(const Hello& hello) { return settings_in(hello); }
+JobSettings settings_of(const MembershipOptions& options) { return settings_in(options); }
+
+std::optional<JobSetting> first_difference(const JobSettings& a, const JobSettings& b) {
+  if (a.nodes_min != b.nodes_min || a.nodes_max != b.nodes_max) return JobSetting::nodes;
+  if (a.restarts_max != b.restarts_max) return JobSetting::restarts_max;
+  if (a.restart_window != b.restart_window) return JobSetting::restart_window;
+  if (a.join_timeout != b.join_timeout) return JobSetting::join_timeout;
+  if (a.last_call_timeout != b.last_call_timeout) return JobSetting::last_call_timeout;
+  return {};
+}
 
 void take_settings(MembershipOptions& options, const Hello& hello) {
   options.nodes_min = hello.nodes_min;

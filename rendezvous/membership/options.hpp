@@ -60,6 +60,16 @@ struct MembershipOptions {
   }
 };
 
+// What all nodes of a job are to be started with.
+struct JobSettings {
+  int nodes_min = 1, nodes_max = 1, restarts_max = 0;
+  std::chrono::milliseconds restart_window{0}, join_timeout{0}, last_call_timeout{0};
+};
+enum class JobSetting { nodes, restarts_max, restart_window, join_timeout, last_call_timeout };
+JobSettings settings_of(const Hello& hello);
+JobSettings settings_of(const MembershipOptions& options);
+std::optional<JobSetting> first_difference(const JobSettings& a, const JobSettings& b);
+
 // The settings that a node brings: of a job that begins with it, or whose round it has.
 void take_settings(MembershipOptions& options, const Hello& hello);
 

@@ -33,7 +33,7 @@ bool Quorum::start(const std::string& node_key) {
   return !std::exchange(current_.is_established, true);
 }
 
-void Quorum::set(Round& round, const std::string& node_key, Standing standing) {
+void Quorum::set(RoundMembers& round, const std::string& node_key, Standing standing) {
   const auto found = round.members.find(node_key);
   if (found != round.members.end()) found->second.standing = standing;
 }
@@ -56,7 +56,7 @@ int Quorum::silent_count() const {
   return current_.is_established ? silent : std::max(silent, count(established_).silent);
 }
 
-Quorum::Count Quorum::count(const Round& round) {
+Quorum::Count Quorum::count(const RoundMembers& round) {
   Count out;
   const auto lower = [](std::optional<int>& lowest, int rank) { lowest = lowest ? std::min(*lowest, rank) : rank; };
   for (const auto& [key, member] : round.members) {

@@ -42,7 +42,7 @@ class Quorum {
     Standing standing = Standing::here;
     bool has_started = false;
   };
-  struct Round {
+  struct RoundMembers {
     std::map<std::string, Member> members;  // by node key
     RankSet unheard;                        // group ranks of an adopted round whose nodes have not come yet
     std::optional<int> lost;
@@ -55,10 +55,10 @@ class Quorum {
     bool is_greater_part() const;
   };
 
-  static Count count(const Round& round);
-  static void set(Round& round, const std::string& node_key, Standing standing);
+  static Count count(const RoundMembers& round);
+  static void set(RoundMembers& round, const std::string& node_key, Standing standing);
 
-  Round current_, established_;  // the last established one before the current
+  RoundMembers current_, established_;  // the last established one before the current
 };
 
 }  // namespace ddp::rendezvous

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/membership/membership_words.hpp"
+
 namespace ddp::rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
 
 constexpr auto kClaimsToldEach = 1min;
-constexpr std::size_t kRanksShown = 8;
 constexpr auto kLastOneWaits = 1s;
 
 }  // namespace
@@ -61,10 +62,7 @@ bool Recovery::is_over_now() {
 }
 
 std::string Recovery::give_up() {
-  std::string out = awaited_.size() == 1 ? "node " : "nodes ";
-  const auto shown = awaited_.lowest(kRanksShown);
-  for (const int rank : shown) out += (rank == shown.front() ? "" : ", ") + std::to_string(rank);
-  if (awaited_.size() > kRanksShown) out += " and " + std::to_string(awaited_.size() - kRanksShown) + " more";
+  auto out = nodes_text(awaited_);
   was_given_up_ = true;
   awaited_.clear();
   return out;
@@ -101,10 +99,7 @@ std::optional<std::string> Recovery::tell_claim(const std::string& place, std::u
     return {};
   }
   next_claim_told_ = now + kClaimsToldEach;
-  const int untold = std::exchange(claims_untold_, 0);
-  return place + " says that it has round " + std::to_string(round) +
-         " of the job, of which the nodes here know nothing: that does not count" +
-         (untold == 0 ? "" : "; " + counted(untold, "claim") + " before it did not either");
+  return claim_ignored_text(place, round, std::exchange(claims_untold_, 0));
 }
 
 }  // namespace ddp::rendezvous

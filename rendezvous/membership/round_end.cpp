@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "rendezvous/membership/membership_words.hpp"
+
 namespace ddp::rendezvous {
 namespace {
 
@@ -28,14 +30,14 @@ bool may_be_late(const FailureReport& failure) {
 
 // What a failure says of itself, the first cause first. `killed`: before anybody was told to stop. Who is killed in the
 // grace, while it saves, is not what the others failed for.
-enum class Standing { own_error, killed, plain, left };
+enum class CauseClass { own_error, killed, plain, left };
 
-Standing standing_of(const FailureReport& failure) {
-  if (failure.is_own_error) return Standing::own_error;
+CauseClass cause_class_of(const FailureReport& failure) {
+  if (failure.is_own_error) return CauseClass::own_error;
   if (failure.was_ending && was_killed(failure) && !failure.is_killed_by_ddprun() && failure.ending.value != SIGABRT &&
       !is_schedulers_signal(failure.ending))
-    return Standing::killed;
-  return failure.ending.kind == Ending::Kind::left ? Standing::left : Standing::plain;
+    return CauseClass::killed;
+  return failure.ending.kind == Ending::Kind::left ? CauseClass::left : CauseClass::plain;
 }
 
 // It names nobody that it failed for, and does not say that there was somebody.
@@ -110,9 +112,9 @@ void forgive(CurrentRound& round, Predicate is_no_failure) {
 
 std::size_t first_cause(const std::vector<FailureReport>& failures) {
   auto those = unexplained_among(failures);
-  Standing best = Standing::left;
-  for (const auto i : those) best = std::min(best, standing_of(failures[i]));
-  std::erase_if(those, [&](std::size_t i) { return standing_of(failures[i]) != best; });
+  CauseClass best = CauseClass::left;
+  for (const auto i : those) best = std::min(best, cause_class_of(failures[i]));
+  std::erase_if(those, [&](std::size_t i) { return cause_class_of(failures[i]) != best; });
   const auto is_earlier = [&](std::size_t a, std::size_t b) { return failures[a].job_time < failures[b].job_time; };
   // Facts decide where the clocks do not.
   const auto accusers = count_accusers(failures);
@@ -125,7 +127,7 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
   };
   const auto candidates = first_in_time(failures, those);
   const auto first = *std::min_element(candidates.begin(), candidates.end(), is_likelier);
-  if (best != Standing::plain || may_be_late(failures[first])) return first;
+  if (best != CauseClass::plain || may_be_late(failures[first])) return first;
   std::erase_if(those, [&](std::size_t i) {
     return !may_be_late(failures[i]) ||
            failures[i].job_time - failures[first].job_time > kLateReport + doubt_between(failures[i], failures[first]);
@@ -140,7 +142,7 @@ const FailureReport* cause_of(const CurrentRound& round) {
   return is_for_lost_node ? nullptr : &first;
 }
 
-bool speaks_for_itself(const FailureReport& failure) { return standing_of(failure) <= Standing::killed; }
+bool speaks_for_itself(const FailureReport& failure) { return cause_class_of(failure) <= CauseClass::killed; }
 
 bool is_hopeless(const FailureReport& failure) { return failure.ending.kind == Ending::Kind::not_started; }
 
@@ -179,7 +181,7 @@ bool is_change_of_members(const CurrentRound& round, bool has_begun, bool are_en
 std::string why_ended(const CurrentRound& round, bool is_change_of_members) {
   const auto* first = cause_of(round);
   if (is_change_of_members || first == nullptr) return round.loss ? round.loss->what : round.change->who;
-  return describe_failure(*first) + (first->says_why() ? " (" + first->message + ")" : "");
+  return failure_reason_text(*first);
 }
 
 std::optional<std::string> place_to_blame(const CurrentRound& round, bool is_change_of_members) {

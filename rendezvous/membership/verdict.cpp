@@ -1,6 +1,7 @@
 #include "rendezvous/membership/verdict.hpp"
 
 #include "rendezvous/membership/limits.hpp"
+#include "rendezvous/membership/membership_words.hpp"
 #include "rendezvous/membership/outcome.hpp"
 #include "rendezvous/membership/round_end.hpp"
 
@@ -35,21 +36,18 @@ Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
   }
   if (round.loss) {
     verdict.what = round.loss->what;
-    verdict.try_this =
-        "look at that host and at ddprun's output there; `--max-restarts=N` waits for a node in its place";
+    verdict.try_this = kLossAdvice;
     return outcome::NotTogether{};
   }
   if (round.tree_survived) {
-    verdict.what = "processes of the job could not be killed, so no other round may begin" +
-                   (round.change ? "; " + round.change->who : "");
-    verdict.try_this = "look at the output of ddprun on the other nodes, one of which says where they are";
+    verdict.what = survivors_text(round.change);
+    verdict.try_this = kSurvivorsAdvice;
     return outcome::Unexplained{};
   }
   if (round.stopped == 0) return outcome::Success{};
   // No success, whatever a node says of itself.
-  verdict.what =
-      "the workers were stopped (" + round.stop.why.value_or("") + "), and no node has named one that failed";
-  verdict.try_this = "look at the output of ddprun on the other nodes; install the same version on all of them";
+  verdict.what = unexplained_stop_text(round.stop.why);
+  verdict.try_this = kUnexplainedStopAdvice;
   return outcome::Unexplained{};
 }
 
@@ -63,15 +61,14 @@ FinishJob verdict_of_round(const VerdictFacts& facts) {
     const int workers = facts.round.stopped_at_step;
     if (workers == 0) return verdict;  // they had come to the end of their work before
     verdict.exit_code = exit_code_of(outcome::StoppedAtStep{});
-    verdict.what = "stopped on purpose: " + counted(workers, "worker") + " stopped at one step and ended well";
+    verdict.what = stopped_at_step_text(workers);
     return verdict;
   }
   verdict.stopped = facts.round.stopped;
   auto outcome = explain(facts, verdict);
   if (!facts.stop && facts.is_another_due) {
     outcome = outcome::NoProgress{};
-    verdict.what = (verdict.what ? *verdict.what + "; " : "") + counted(CrashLoop::kFailures, "round") +
-                   " in a row failed without a commit or a checkpoint in between, so no other one begins";
+    verdict.what = no_progress_text(verdict.what, CrashLoop::kFailures);
   }
   verdict.exit_code = exit_code_of(outcome);
   return verdict;
@@ -82,12 +79,8 @@ FinishJob verdict_of_wait(const MembershipOptions& options, int count, const std
   FinishJob verdict;
   verdict.exit_code = exit_code_of(outcome::NotTogether{});
   verdict.restarts_max = options.restarts_max;
-  verdict.what = "only " + std::to_string(count) + " of " + counted(options.nodes_min, "node") + " came within " +
-                 describe_duration(options.join_timeout) + ": " + names;
-  if (reason) verdict.what = *reason + "; after that " + *verdict.what;
-  verdict.try_this =
-      "look at the output of ddprun on the others: each must be started with the same --nnodes, --rdzv-id "
-      "and endpoint; `--rdzv-conf=join_timeout=SECONDS` waits longer";
+  verdict.what = too_few_came_text(options, count, names, reason);
+  verdict.try_this = kTooFewCameAdvice;
   return verdict;
 }
 
@@ -95,7 +88,7 @@ FinishJob verdict_of_split(const MembershipOptions& options, const std::string& 
   FinishJob verdict;
   verdict.exit_code = exit_code_of(outcome::NotTogether{});
   verdict.restarts_max = options.restarts_max;
-  verdict.what = why_too_few + "; none of them came back within " + describe_duration(options.join_timeout);
+  verdict.what = none_came_back_text(why_too_few, options.join_timeout);
   verdict.try_this = kTryTogether;
   return verdict;
 }

@@ -27,8 +27,6 @@ FinishJob verdict_of_wait(const MembershipOptions& options, int count, const std
                           const std::optional<std::string>& reason);
 
 // The nodes here are enough, but others may go on without them, and did not come back.
-constexpr const char* kTryTogether =
-    "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
 FinishJob verdict_of_split(const MembershipOptions& options, const std::string& why_too_few);
 
 // The job is stopped while no round is at work, or only a spare leaves the job.

@@ -65,7 +65,7 @@ class Stream {
   }
 
  private:
-  using Progress = TlsSession::Progress;
+  using Result = TlsSession::Result;
   using Want = TlsSession::Want;
   using error_code = boost::system::error_code;
 
@@ -86,27 +86,25 @@ class Stream {
   template <class Try, class CompletionToken>
   auto transfer(Try attempt, CompletionToken&& token) {
     return asio::async_compose<CompletionToken, void(error_code, std::size_t)>(
-        [state = state_, attempt, progress = Progress(), is_first = true, is_done = false](
-            auto& self, error_code error = {}) mutable {
+        [state = state_, attempt, result = Result(), is_first = true, is_done = false](auto& self,
+                                                                                       error_code error = {}) mutable {
           if (error) return self.complete(error, 0);
-          if (is_done) return self.complete(progress.error, progress.bytes);
+          if (is_done) return self.complete(result.error, result.bytes);
           // TLS knows the descriptor by its number, which may be another one's once the socket is closed.
-          progress =
-              state->socket.is_open() ? attempt(*state) : Progress{Want::nothing, 0, asio::error::operation_aborted};
+          result = state->socket.is_open() ? attempt(*state) : Result{Want::nothing, 0, asio::error::operation_aborted};
           const bool was_first = std::exchange(is_first, false);
           auto& socket = state->socket;
-          if (progress.want != Want::nothing)
-            return socket.async_wait(progress.want == Want::read ? socket.wait_read : socket.wait_write,
-                                     std::move(self));
+          if (result.want != Want::nothing)
+            return socket.async_wait(result.want == Want::read ? socket.wait_read : socket.wait_write, std::move(self));
           is_done = true;
           if (was_first) return asio::post(socket.get_executor(), std::move(self));  // never from within the call
-          self.complete(progress.error, progress.bytes);
+          self.complete(result.error, result.bytes);
         },
         token, state_->socket);
   }
 
   template <class Buffers>
-  static Progress read_now(State& state, const Buffers& buffers) {
+  static Result read_now(State& state, const Buffers& buffers) {
     if (!state.unread.empty()) {
       const auto bytes = asio::buffer_copy(buffers, asio::buffer(state.unread));
       state.unread.erase(0, bytes);
@@ -121,11 +119,11 @@ class Stream {
   }
 
   template <class Buffers>
-  static Progress write_now(State& state, const Buffers& buffers) {
+  static Result write_now(State& state, const Buffers& buffers) {
     // A frame's header and its payload make one record.
     std::array<unsigned char, kRecordBytesMax> record;
     const auto bytes = asio::buffer_copy(asio::buffer(record), buffers);
-    return bytes == 0 ? Progress() : state.tls->write_some(record.data(), bytes);
+    return bytes == 0 ? Result() : state.tls->write_some(record.data(), bytes);
   }
 
   std::shared_ptr<State> state_;

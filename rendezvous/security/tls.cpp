@@ -88,20 +88,20 @@ class OpenSslSession : public TlsSession {
   ~OpenSslSession() override { open_ssl().SSL_free(ssl_); }
   OpenSslSession(const OpenSslSession&) = delete;
 
-  Progress shake_hands() override {
+  Result shake_hands() override {
     if (!is_ready_) return {Want::nothing, 0, boost::asio::error::no_memory};
-    const auto progress = call([&](std::size_t&) { return open_ssl().SSL_do_handshake(ssl_); });
-    if (progress.want != Want::nothing || progress.error) return progress;
+    const auto result = call([&](std::size_t&) { return open_ssl().SSL_do_handshake(ssl_); });
+    if (result.want != Want::nothing || result.error) return result;
     if (open_ssl().SSL_session_reused(ssl_) == 0) return {Want::nothing, 0, failed(TlsFailure::stranger)};  // no key
     is_open_ = true;
-    return progress;
+    return result;
   }
 
-  Progress read_some(void* data, std::size_t size) override {
+  Result read_some(void* data, std::size_t size) override {
     return call([&](std::size_t& bytes) { return open_ssl().SSL_read_ex(ssl_, data, size, &bytes); });
   }
 
-  Progress write_some(const void* data, std::size_t size) override {
+  Result write_some(const void* data, std::size_t size) override {
     return call([&](std::size_t& bytes) { return open_ssl().SSL_write_ex(ssl_, data, size, &bytes); });
   }
 
@@ -141,21 +141,21 @@ class OpenSslSession : public TlsSession {
   }
 
   template <class Call>
-  Progress call(Call what) {
+  Result call(Call what) {
     const auto& library = open_ssl();
     library.ERR_clear_error();
-    Progress progress;
-    const int result = what(progress.bytes);
-    if (result > 0) return progress;
-    progress.bytes = 0;
-    const int error = library.SSL_get_error(ssl_, result);
+    Result result;
+    const int answer = what(result.bytes);
+    if (answer > 0) return result;
+    result.bytes = 0;
+    const int error = library.SSL_get_error(ssl_, answer);
     if (error == SSL_ERROR_WANT_READ)
-      progress.want = Want::read;
+      result.want = Want::read;
     else if (error == SSL_ERROR_WANT_WRITE)
-      progress.want = Want::write;
+      result.want = Want::write;
     else
-      progress.error = error_of(error);
-    return progress;
+      result.error = error_of(error);
+    return result;
   }
 
   error_code error_of(int ssl_error) {

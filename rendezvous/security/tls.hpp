@@ -30,7 +30,7 @@ class TlsSession {
   enum class Want { nothing, read, write };
 
   // `want` says what the socket must be ready for before the same call is made again; nothing: it is done.
-  struct Progress {
+  struct Result {
     Want want = Want::nothing;
     std::size_t bytes = 0;
     boost::system::error_code error{};
@@ -38,9 +38,9 @@ class TlsSession {
 
   virtual ~TlsSession() = default;
 
-  virtual Progress shake_hands() = 0;  // first
-  virtual Progress read_some(void* data, std::size_t size) = 0;
-  virtual Progress write_some(const void* data, std::size_t size) = 0;
+  virtual Result shake_hands() = 0;  // first
+  virtual Result read_some(void* data, std::size_t size) = 0;
+  virtual Result write_some(const void* data, std::size_t size) = 0;
   virtual std::optional<TlsFailure> failure() const = 0;  // where an error is none of the socket's
   virtual void say_goodbye() = 0;  // nothing more will be written; as far as the socket takes it at once
 };

@@ -20,7 +20,7 @@
 #include "rendezvous/store/door.hpp"
 #include "rendezvous/store/key_value_store.hpp"
 #include "rendezvous/store/memory_budget.hpp"
-#include "rendezvous/store/output.hpp"
+#include "rendezvous/store/send_queue.hpp"
 
 namespace ddp::store {
 
@@ -115,7 +115,7 @@ class Server::Impl {
   std::uint64_t connections_made_ = 0;
   std::vector<Connection*> unwritten_;  // those that answers were sent to, until flush()
   std::array<char, kInputBytes> input_;
-  Output::Scratch scratch_;
+  SendQueue::Scratch scratch_;
   bool is_stopped_ = false;
 };
 
@@ -142,15 +142,15 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   // To be written by flush(), which the server calls before it waits again.
   void send(Answer&& answer) {
     is_answered_ = true;
-    if (output_.is_empty()) server_.unwritten_.push_back(this);
-    output_.append(std::move(answer));
+    if (send_queue_.is_empty()) server_.unwritten_.push_back(this);
+    send_queue_.append(std::move(answer));
   }
 
   // Most answers fit into the socket's buffer: one plain call, and nothing to wait for.
   void flush() {
-    if (is_writing_ || output_.is_empty()) return;
-    if (write()) output_.clear();  // the peer has gone, which reading is about to find out
-    if (!output_.is_empty()) {
+    if (is_writing_ || send_queue_.is_empty()) return;
+    if (write()) send_queue_.clear();  // the peer has gone, which reading is about to find out
+    if (!send_queue_.is_empty()) {
       is_writing_ = true;
       write_when_ready();
     }
@@ -159,7 +159,8 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
 
   // Counts in the budget what is held for this connection now. What it waits for is counted by the store.
   void count_memory() {
-    const std::size_t bytes = kConnectionBytes + parser_.memory_bytes() + output_.memory_bytes() + unread_.capacity();
+    const std::size_t bytes =
+        kConnectionBytes + parser_.memory_bytes() + send_queue_.memory_bytes() + unread_.capacity();
     if (bytes == counted_bytes_) return;
     auto& memory = server_.store_->memory();
     memory.remove(counted_bytes_);
@@ -170,12 +171,12 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   std::size_t counted_bytes() const { return counted_bytes_; }
   ConnectionId id() const { return id_; }
   const std::string& peer() const { return peer_; }
-  const Output& output() const { return output_; }
+  const SendQueue& send_queue() const { return send_queue_; }
 
   std::string memory_text() const {
     return "a command of " + size_text(parser_.memory_bytes()) + ", a wait of " +
-           size_text(server_.store_->wait_bytes(id_)) + " and " + size_text(output_.bytes()) + " of unread answers" +
-           server_.memory_hint();
+           size_text(server_.store_->wait_bytes(id_)) + " and " + size_text(send_queue_.bytes()) +
+           " of unread answers" + server_.memory_hint();
   }
   std::string memory_text_when_full(const char* what_it_does) const {
     return "the store's memory is full (" + size_text(server_.store_->memory().bytes_max()) +
@@ -185,7 +186,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   void close() {
     error_code ignored;
     socket_.close(ignored);
-    output_.clear();  // its values belong to the store
+    send_queue_.clear();  // its values belong to the store
     server_.store_->memory().remove(std::exchange(counted_bytes_, 0));
   }
 
@@ -217,8 +218,8 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   bool take_in(std::string_view bytes) {
     try {
       while (true) {
-        if (output_.bytes() >= kOutputBytesMax) server_.flush();
-        if (output_.bytes() >= kOutputBytesMax) {
+        if (send_queue_.bytes() >= kOutputBytesMax) server_.flush();
+        if (send_queue_.bytes() >= kOutputBytesMax) {
           unread_.assign(bytes);  // until the client has read some of its answers
           is_paused_ = true;
           require_memory();
@@ -269,7 +270,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   void write_ready() {
     if (write()) return end();
     count_memory();
-    if (!output_.is_empty()) return write_when_ready();
+    if (!send_queue_.is_empty()) return write_when_ready();
     is_writing_ = false;
     server_.give_back_memory();
     if (std::exchange(is_paused_, false) && take_in(std::exchange(unread_, {}))) read_when_ready();
@@ -278,11 +279,11 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   // Writes what fits into the socket's buffer.
   error_code write() {
     error_code error;
-    while (!output_.is_empty()) {
-      const auto parts = output_.front(server_.scratch_);
+    while (!send_queue_.is_empty()) {
+      const auto parts = send_queue_.front(server_.scratch_);
       const std::size_t count =
           parts.size() == 1 ? socket_.write_some(asio::buffer(parts[0]), error) : write_parts(parts, error);
-      output_.consume(count);
+      send_queue_.consume(count);
       if (error == asio::error::would_block || error == asio::error::interrupted) return {};
       if (error) return error;
     }
@@ -290,7 +291,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   }
 
   std::size_t write_parts(std::span<const std::string_view> parts, error_code& error) {
-    std::array<asio::const_buffer, std::tuple_size_v<decltype(Output::Scratch::parts)>> buffers;
+    std::array<asio::const_buffer, std::tuple_size_v<decltype(SendQueue::Scratch::parts)>> buffers;
     std::transform(parts.begin(), parts.end(), buffers.begin(),
                    [](std::string_view part) { return asio::buffer(part); });
     return socket_.write_some(std::span(buffers.data(), parts.size()), error);
@@ -302,7 +303,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   const std::string peer_;
   CommandParser parser_;
   std::array<char, kFirstBytes> first_bytes_;
-  Output output_;             // to be written
+  SendQueue send_queue_;      // to be written
   bool is_writing_ = false;   // it did not fit, and waits for room
   bool is_answered_ = false;  // since it was read from last
   bool is_paused_ = false;
@@ -417,7 +418,7 @@ std::size_t Server::Impl::held_bytes(const Connection& connection) {
   const auto& memory = store_->memory();
   const bool is_much_dropped = memory.dropped_bytes() > memory.bytes_max() / 8;
   return connection.counted_bytes() + store_->wait_bytes(connection.id()) +
-         (is_much_dropped ? connection.output().dropped_value_bytes() : 0);
+         (is_much_dropped ? connection.send_queue().dropped_value_bytes() : 0);
 }
 
 // To the system: the allocator keeps most of what is returned to it.

@@ -15,7 +15,7 @@
 #include "ddp/error.hpp"
 #include "rendezvous/store/codec.hpp"
 #include "rendezvous/store/key_value_store.hpp"
-#include "rendezvous/store/output.hpp"
+#include "rendezvous/store/send_queue.hpp"
 #include "tests/fuzz/targets.hpp"
 
 namespace {
@@ -109,8 +109,8 @@ class StoreWorld {
   }
 
   // A client reads as much as it has sent, so some answers stay while the values change.
-  static void read_some(Output& output, std::size_t bytes_max) {
-    static Output::Scratch scratch;
+  static void read_some(SendQueue& output, std::size_t bytes_max) {
+    static SendQueue::Scratch scratch;
     std::size_t bytes = 0;
     for (const auto part : output.front(scratch)) bytes += part.size();
     require(output.is_empty() == (bytes == 0), "what is not written is there to be written");
@@ -138,7 +138,7 @@ class StoreWorld {
   }
 
   KeyValueStore store_{kOptions};
-  Output outputs_[kConnections];  // what they refer to is the store's
+  SendQueue outputs_[kConnections];  // what they refer to is the store's
   std::optional<CommandParser> parsers_[kConnections];
   std::set<std::string> names_;  // of all that may have been stored
 };

@@ -432,7 +432,7 @@ void Node::perform(const MeetingCore::OpenEndpoint&) {
   meet(MeetingCore::EndpointOpened{});
 }
 
-void Node::perform(const MeetingCore::Host& action) {
+void Node::perform(const MeetingCore::StartHosting& action) {
   auto options = world_.options_for(hello_);
   options.has_token = world_.job.has_token;
   options.holds_endpoint = !action.is_next;

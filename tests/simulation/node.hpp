@@ -87,7 +87,7 @@ class Node {
   void perform(const launcher::MeetingCore::GiveUpLookUp&) { ++look_ups_; }
   void perform(const launcher::MeetingCore::OpenEndpoint&);
   void perform(const launcher::MeetingCore::Join&);
-  void perform(const launcher::MeetingCore::Host& action);
+  void perform(const launcher::MeetingCore::StartHosting& action);
   void perform(const launcher::MeetingCore::StopHosting& action);
   void perform(const launcher::MeetingCore::HandOn& action);
   void perform(const launcher::MeetingCore::Print&) {}

@@ -46,7 +46,7 @@ void Server::take_in(Channel& channel, const Hello& hello) {
   channel.listen({[this, id](const Message& message) {
                     const auto& said = std::get<ToMembership>(message);
                     world_.trace_heard(connections_.at(id).node_key, said);
-                    step(HostCore::Said{id, said});
+                    step(Heard{id, said});
                   },
                   [this, id](const Closed& how) { lose(id, how); }});
   step(HostCore::Came{id, hello, world_.address_of(channel.peer_host())});

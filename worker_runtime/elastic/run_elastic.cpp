@@ -21,7 +21,7 @@ using process_group::AbortCause;
 using worker_link::LinkLeft;
 
 // What the end of a round ends: the meeting of its ranks, then its group.
-class RoundEnd {
+class RoundCut {
  public:
   // From the link's thread.
   void come(const std::string& why) {
@@ -64,7 +64,7 @@ std::string first_line_of(const std::string& text) { return text.substr(0, text.
 // The group of one round, from its meeting until nothing here uses it.
 class GroupOfRound {
  public:
-  GroupOfRound(const Launch& launch, const InitOptions& options, RoundEnd& end)
+  GroupOfRound(const Launch& launch, const InitOptions& options, RoundCut& end)
       : end_(end), group_(process_group::make_group(launch, options, end.cut())) {
     end_.watch(group_);
   }
@@ -79,7 +79,7 @@ class GroupOfRound {
   ProcessGroup handle() const { return ProcessGroup(group_); }
 
  private:
-  RoundEnd& end_;
+  RoundCut& end_;
   std::shared_ptr<ProcessGroup::Impl> group_;
 };
 
@@ -104,7 +104,7 @@ bool is_answered_by_a_round(const Error& error, bool has_met) {
 // Empty where `train` has come to its end on all ranks. Else the group is gone when it returns.
 std::optional<LinkLeft> run_round(const Launch& launch, AgentLink& link, ElasticState& state, const Train& train,
                                   const ElasticOptions& options) {
-  RoundEnd end;
+  RoundCut end;
   const auto round = launch.round ? launch.round->number : 0;
   link.enter(round, [&end](const std::string& why) { end.come(why); });
   std::optional<LinkLeft> left;
@@ -160,7 +160,7 @@ class SeatTaker {
 void DDP_ABI::run_elastic(ElasticState& state, const Train& train, const ElasticOptions& options) {
   AgentLink* const link = agent_link::open_process_link();
   if (link == nullptr) {
-    RoundEnd nobody_ends_it;
+    RoundCut nobody_ends_it;
     return train_in(GroupOfRound(process_group::present_launch(), options.group, nobody_ends_it), state, train);
   }
   const SeatTaker seat_taker(*link);

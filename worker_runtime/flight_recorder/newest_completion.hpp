@@ -19,16 +19,16 @@ class NewestCompletion {
     said_.store(ticket.record + 1, std::memory_order_release);
   }
 
-  struct Said {
+  struct Completion {
     std::uint64_t record = 0;
     TimePoint at{};
   };
-  std::optional<Said> take() {
+  std::optional<Completion> take() {
     const std::uint64_t said = said_.load(std::memory_order_acquire);
     if (said == 0) return std::nullopt;
     const TimePoint at{TimePoint::duration(at_.load(std::memory_order_relaxed))};
     said_.store(0, std::memory_order_relaxed);
-    return Said{said - 1, at};
+    return Completion{said - 1, at};
   }
 
  private:

@@ -117,7 +117,7 @@ enum class AbortCause : std::uint8_t {
 };
 
 // Who this process is, as the launcher told it (environment.hpp) and the ranks agreed on.
-struct Membership {
+struct GroupMember {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
@@ -158,7 +158,7 @@ class Backend {
   // Collective over all ranks of this group. `ranks` are those of this group that the new one has, by their rank there;
   // for one that is in no new group they are empty, and null comes back. Different ranks may name different lists, each
   // rank that in which it is: no two of these overlap.
-  virtual std::unique_ptr<Backend> split(const Membership& of_new, const std::vector<int>& ranks,
+  virtual std::unique_ptr<Backend> split(const GroupMember& of_new, const std::vector<int>& ranks,
                                          std::chrono::milliseconds timeout) = 0;
 
   // Of device().

@@ -72,7 +72,7 @@ void take_tag(Collective& collective, int tag) {
   collective.tag = tag;
 }
 
-void check_root(const Collective& collective, const Membership& who) {
+void check_root(const Collective& collective, const GroupMember& who) {
   if (!has_root(collective.kind)) return;
   if (collective.source != nullptr) {
     if (who.size == 1) refuse(collective.kind, "there is no other rank to receive from");
@@ -114,7 +114,7 @@ void check_range(CollectiveKind kind, const char* which, const ConstMemoryRange&
   }
 }
 
-void check_empty(CollectiveKind kind, const char* which, const ConstMemoryRange& range, const Membership& who,
+void check_empty(CollectiveKind kind, const char* which, const ConstMemoryRange& range, const GroupMember& who,
                  int root) {
   if (range.count == 0) return;
   refuse(kind, std::string(which) + " of " + std::to_string(range.count) + " elements on rank " +
@@ -209,7 +209,7 @@ void check_own_counts(CollectiveKind kind, const PartCounts& counts, int rank) {
   refuse(kind, "this rank gives itself " + std::to_string(given) + " elements, and expects " + std::to_string(taken));
 }
 
-void check_uneven(const Collective& collective, const Membership& who) {
+void check_uneven(const Collective& collective, const GroupMember& who) {
   const CollectiveKind kind = collective.kind;
   const ConstMemoryRange& input = collective.input;
   const ConstMemoryRange output = collective.output;
@@ -233,7 +233,7 @@ void check_uneven(const Collective& collective, const Membership& who) {
 }
 
 // How input and output of a rank that has both go together.
-void check_pair(const Collective& collective, const Membership& who) {
+void check_pair(const Collective& collective, const GroupMember& who) {
   const CollectiveKind kind = collective.kind;
   const ConstMemoryRange& input = collective.input;
   const ConstMemoryRange output = collective.output;
@@ -281,7 +281,7 @@ std::chrono::milliseconds checked_timeout(const ProcessGroup::Impl& group, const
 
 void check(const ProcessGroup::Impl& group, Collective& collective, const CollectiveOptions& options) {
   const CollectiveKind kind = collective.kind;
-  const Membership& who = group.membership();
+  const GroupMember& who = group.member();
   const Backend& backend = group.backend();
   collective.timeout = options.timeout.count() == 0 ? group.timeout() : checked_timeout(group, options, name_of(kind));
   collective.stream = options.stream;

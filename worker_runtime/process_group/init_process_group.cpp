@@ -32,7 +32,7 @@ namespace ddp {
 namespace {
 
 using core::Launch;
-using process_group::Membership;
+using process_group::GroupMember;
 
 // What this process was told since it began.
 struct LaunchVariables {
@@ -90,13 +90,13 @@ void check_options(const InitOptions& options) {
 }
 
 // All ranks meet in the same way, whatever they compute on.
-std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOptions& options, Membership& membership,
+std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOptions& options, GroupMember& member,
                                              base::Deadline& deadline) {
   const process_group::BackendChoice choice = chosen(options);
   const core::MakeSharedFile make_shared_file = choice.host ? choice.host->make_shared_file : nullptr;
   core::Bootstrap bootstrap =
       core::meet_ranks(launch, make_shared_file, variable("DDPRUN_STORE_ALLOW").value_or(""), deadline);
-  membership = bootstrap.who;
+  member = bootstrap.who;
   std::unique_ptr<process_group::Backend> host;
   std::unique_ptr<process_group::Backend> device;
   if (choice.host != nullptr) host = choice.host->make(bootstrap, options, deadline);
@@ -136,9 +136,9 @@ void tell_agent(const Launch& launch, const std::exception_ptr& failure) {
 // The same. A rank 0 that serves the store stays, after a failure, until those who have come know of it too: its
 // process may end next.
 std::unique_ptr<process_group::Backend> join_or_tell(const Launch& launch, const InitOptions& options,
-                                                     Membership& membership, base::Deadline& deadline) {
+                                                     GroupMember& member, base::Deadline& deadline) {
   try {
-    return join(launch, options, membership, deadline);
+    return join(launch, options, member, deadline);
   } catch (const AbortedError&) {
     throw;
   } catch (...) {
@@ -184,20 +184,20 @@ std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitO
   open_diagnostics(launch);
   base::Deadline deadline = deadline_after(options.timeout);
   deadline.cut_by(cut);
-  Membership membership;
+  GroupMember member;
   const auto began = std::chrono::steady_clock::now();
-  auto backend = join_or_tell(launch, options, membership, deadline);
+  auto backend = join_or_tell(launch, options, member, deadline);
   process_log::log({"process_group_made",
                     base::LogFields()
-                        .add("size", membership.size)
+                        .add("size", member.size)
                         .add("backend", options.backend.empty() ? "cpu" : options.backend)
-                        .add("round", to_string(membership.round))
+                        .add("round", to_string(member.round))
                         .add("took", std::chrono::duration_cast<std::chrono::milliseconds>(
                                          std::chrono::steady_clock::now() - began)),
                     base::LogLevel::info});
   const bool is_round_of_launcher = !launch.name || launch.round;
-  if (is_round_of_launcher) agent_link::begin_round(membership.round.number);
-  return std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend), is_round_of_launcher);
+  if (is_round_of_launcher) agent_link::begin_round(member.round.number);
+  return std::make_shared<ProcessGroup::Impl>(member, options.timeout, std::move(backend), is_round_of_launcher);
 }
 
 }  // namespace process_group

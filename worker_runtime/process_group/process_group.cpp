@@ -145,12 +145,12 @@ bool Work::is_completed() const { return !state_ || state_->is_completed(); }
 
 std::optional<std::chrono::nanoseconds> Work::duration() const { return state_ ? state_->duration() : std::nullopt; }
 
-int ProcessGroup::rank() const { return require_group(impl_).membership().rank; }
-int ProcessGroup::size() const { return require_group(impl_).membership().size; }
-int ProcessGroup::local_rank() const { return require_group(impl_).membership().local_rank; }
-int ProcessGroup::local_size() const { return require_group(impl_).membership().local_size; }
+int ProcessGroup::rank() const { return require_group(impl_).member().rank; }
+int ProcessGroup::size() const { return require_group(impl_).member().size; }
+int ProcessGroup::local_rank() const { return require_group(impl_).member().local_rank; }
+int ProcessGroup::local_size() const { return require_group(impl_).member().local_size; }
 Device ProcessGroup::device() const { return require_group(impl_).backend().device(); }
-RoundId ProcessGroup::round() const { return require_group(impl_).membership().round; }
+RoundId ProcessGroup::round() const { return require_group(impl_).member().round; }
 std::chrono::milliseconds ProcessGroup::timeout() const { return require_group(impl_).timeout(); }
 
 void ProcessGroup::all_reduce(MemoryRange inout, ReduceOp op, CollectiveOptions options) {
@@ -313,7 +313,7 @@ RegisteredMemory ProcessGroup::allocate(std::size_t bytes, CollectiveOptions opt
 bool ProcessGroup::should_stop() {
   const Impl& group = require_group(impl_);
   auto* const link = agent_link::process_link();
-  return link != nullptr && link->should_stop(group.membership().round.number, kDecisionLimit);
+  return link != nullptr && link->should_stop(group.member().round.number, kDecisionLimit);
 }
 
 void ProcessGroup::abort(const std::string& reason) { require_group(impl_).abort(reason); }

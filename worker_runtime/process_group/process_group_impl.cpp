@@ -24,7 +24,7 @@ void ProcessGroup::Impl::abort(const std::string& reason) {
 void ProcessGroup::Impl::tell_departure(bool is_own_error, const char* what, const std::string& reason) noexcept {
   if (!is_whole_job_ || agent_link::process_link() == nullptr) return;
   try {
-    if (!has_failed()) core::tell_departure(membership_, is_own_error, what + reason);
+    if (!has_failed()) core::tell_departure(member_, is_own_error, what + reason);
   } catch (...) {  // without memory, the agent is not told
   }
 }

@@ -20,12 +20,9 @@ namespace ddp {
 class ProcessGroup::Impl {
  public:
   // `is_whole_job`: it has all ranks that the launcher started.
-  Impl(process_group::Membership membership, std::chrono::milliseconds timeout,
+  Impl(process_group::GroupMember member, std::chrono::milliseconds timeout,
        std::unique_ptr<process_group::Backend> backend, bool is_whole_job)
-      : membership_(std::move(membership)),
-        timeout_(timeout),
-        is_whole_job_(is_whole_job),
-        backend_(std::move(backend)) {}
+      : member_(std::move(member)), timeout_(timeout), is_whole_job_(is_whole_job), backend_(std::move(backend)) {}
 
   // The group of all ranks tells the agent first, if it has not failed: this rank leaves in order, or unwinds from an
   // error.
@@ -33,7 +30,7 @@ class ProcessGroup::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  const process_group::Membership& membership() const { return membership_; }
+  const process_group::GroupMember& member() const { return member_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   process_group::Backend& backend() const { return *backend_; }
 
@@ -57,7 +54,7 @@ class ProcessGroup::Impl {
  private:
   void tell_departure(bool is_own_error, const char* what, const std::string& reason) noexcept;
 
-  process_group::Membership membership_;
+  process_group::GroupMember member_;
   std::chrono::milliseconds timeout_;  // of a collective that names none
   bool is_whole_job_;
   int exceptions_at_start_ = std::uncaught_exceptions();

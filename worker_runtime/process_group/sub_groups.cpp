@@ -19,22 +19,22 @@ namespace ddp {
 
 namespace {
 
-using process_group::Membership;
+using process_group::GroupMember;
 using process_group::Within;
 
 // Collective. `ranks` are of the new group, by their rank there, or empty for one that is in none. `number` tells it
 // from all other groups that were made of this one.
 ProcessGroup make_sub_group(ProcessGroup::Impl& group, const std::vector<int>& ranks, int number,
                             CollectiveOptions options) {
-  Membership membership = group.membership();
-  membership.name += "/" + std::to_string(number);
-  const auto place = std::find(ranks.begin(), ranks.end(), membership.rank);
-  membership.rank = static_cast<int>(place - ranks.begin());
-  membership.size = static_cast<int>(ranks.size());
+  GroupMember member = group.member();
+  member.name += "/" + std::to_string(number);
+  const auto place = std::find(ranks.begin(), ranks.end(), member.rank);
+  member.rank = static_cast<int>(place - ranks.begin());
+  member.size = static_cast<int>(ranks.size());
   const auto timeout = process_group::checked_timeout(group, options, "split");
-  auto backend = group.backend().split(membership, ranks, timeout);
+  auto backend = group.backend().split(member, ranks, timeout);
   if (!backend) return {};
-  auto made = std::make_shared<ProcessGroup::Impl>(membership, group.timeout(), std::move(backend), false);
+  auto made = std::make_shared<ProcessGroup::Impl>(member, group.timeout(), std::move(backend), false);
   group.add_sub_group(made);
   return ProcessGroup(std::move(made));
 }

@@ -56,7 +56,7 @@ class TwoBackends : public Backend {
     return device_->allocate(bytes, timeout);
   }
 
-  std::unique_ptr<Backend> split(const Membership& of_new, const std::vector<int>& ranks,
+  std::unique_ptr<Backend> split(const GroupMember& of_new, const std::vector<int>& ranks,
                                  std::chrono::milliseconds timeout) override {
     auto host = host_->split(of_new, ranks, timeout);
     auto device = device_->split(of_new, ranks, timeout);

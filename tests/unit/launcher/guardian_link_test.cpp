@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -18,6 +19,8 @@
 #include <string>
 #include <variant>
 #include <vector>
+
+#include "launcher/agent/own_signals.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -79,7 +82,8 @@ TEST(GuardianLink, RequestsWaitForAGuardianThatHasNoRoomAndKeepTheirOrderAndDesc
   run_until(io, [&] { return is_empty; });
   EXPECT_EQ(signalled_at_start, kMoreThanASocketHolds);
   EXPECT_EQ(read_output(worker), "hello\n");
-  EXPECT_FALSE(link.reap()) << "the guardian lives";
+  link.child_ended();
+  EXPECT_NE(link.pid(), 0) << "the guardian lives";
 }
 
 // A process, no descendant of this one, that attaches itself to another one, whose parent then hears nothing of its end
@@ -119,8 +123,9 @@ class Tracer {
   base::UniqueFd ours_;
 };
 
-// What it leaves has to end before ddprun does, but the other nodes have to hear of it at once.
-TEST(GuardianLink, EndOfTheGuardianIsReportedThoughSomethingThatItLeftDoesNotEnd) {
+// What it leaves has to end before ddprun does, but the other nodes have to hear of it at once. Until then the event
+// loop goes on: it keeps the heartbeats of the node.
+TEST(GuardianLink, EndOfTheGuardianIsReportedThoughSomethingThatItLeftDoesNotEnd_AndHoldsUpNothing) {
   std::optional<Tracer> tracer(std::in_place);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t child_ended;
@@ -133,17 +138,29 @@ TEST(GuardianLink, EndOfTheGuardianIsReportedThoughSomethingThatItLeftDoesNotEnd
   sigemptyset(&options.worker_signal_mask);
   boost::asio::io_context io{1};
   std::optional<GuardianLink> link(std::in_place, options, 1);
-  link->listen(io, {[](const std::vector<WorkerGroupEvent>&) {}, [](int) {}, [](int) {}});
+  std::optional<Ending> ending;
+  bool is_left = false, has_loop_gone_on = false;
+  link->listen(io, {[](const std::vector<WorkerGroupEvent>&) {}, [](int) {}, [](int) {},
+                    [&](const Ending& its, pid_t, bool is_tree_left) { ending = its, is_left = is_tree_left; }});
+  OwnSignals signals(io, child_ended, {},
+                     {[](const NodeCore::Event&) {},
+                      [&] {
+                        link->child_ended();
+                        boost::asio::post(io, [&] { has_loop_gone_on = has_loop_gone_on || !ending; });
+                      },
+                      [] {}});
+  signals.listen();
   const auto worker = spawn_worker(*link);
   const pid_t started_by_worker = std::atoi(read_output(worker).c_str());
   ASSERT_GT(started_by_worker, 0);
   if (!tracer->attach(started_by_worker)) GTEST_SKIP() << "this process may not trace others";
 
   ASSERT_EQ(::kill(link->pid(), SIGKILL), 0);
-  ASSERT_EQ(::sigwaitinfo(&child_ended, nullptr), SIGCHLD);
-  const auto ending = link->reap();
+  run_until(io, [&] { return ending.has_value(); });
   ASSERT_TRUE(ending);
   EXPECT_EQ(ending->value, SIGKILL);
+  EXPECT_TRUE(is_left);
+  EXPECT_TRUE(has_loop_gone_on) << "it was held up until the end was told";
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), 0) << "something must be left for this test to prove anything";
   tracer.reset();
   link.reset();

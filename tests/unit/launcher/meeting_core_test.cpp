@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 std::string text_of(const MeetingCore::Actions& actions) {
   std::string out;
   for (const auto& action : actions) {
-    if (const auto* host = std::get_if<MeetingCore::Host>(&action))
+    if (const auto* host = std::get_if<MeetingCore::StartHosting>(&action))
       out += host->is_next ? 'N' : 'H';
     else
       out += "LGOJHSMPX"[action.index()];
@@ -183,7 +183,7 @@ TEST_F(Meet, TheNextHostIsReachedWhereItStoodBy) {
   round.successors = {{0, "10.0.0.1", 4001}, {1, "10.0.0.2", 4002}};
   EXPECT_EQ(step(MeetingCore::Heard{round}), "M");
   EXPECT_EQ(step(MeetingCore::ToServe{0}), "N");
-  EXPECT_EQ(all<MeetingCore::Host>(last).front().lost.group_rank, 0);
+  EXPECT_EQ(all<MeetingCore::StartHosting>(last).front().lost.group_rank, 0);
   EXPECT_TRUE(core->serves());
   EXPECT_EQ(core->endpoint_host(""), "10.0.0.2");
   EXPECT_EQ(step(MeetingCore::SteppedDown{"too few"}), "PS");
@@ -198,7 +198,7 @@ TEST_F(Meet, WhoHoldsTheEndpoint_JoinsAnotherHostAndServesAgainAtTheEndpoint) {
   EXPECT_EQ(all<MeetingCore::StopHosting>(last).front().how.other_host, there);
   EXPECT_FALSE(core->serves());
   EXPECT_EQ(step(MeetingCore::ToServe{1}), "H") << "not in place of another";
-  EXPECT_EQ(all<MeetingCore::Host>(last).front().lost.group_rank, 1);
+  EXPECT_EQ(all<MeetingCore::StartHosting>(last).front().lost.group_rank, 1);
   EXPECT_EQ(core->endpoint_host(""), "node0");
 }
 

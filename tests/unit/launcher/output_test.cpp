@@ -150,7 +150,7 @@ class OutputTest : public ::testing::Test {
   test::ScratchDirectory scratch_;
   fs::path logs_ = scratch_.path() / "logs";
   OutputOptions options_;
-  Output::Round round_{.job = "run", .role = "default"};
+  Output::RoundFacts round_{.job = "run", .role = "default"};
   asio::io_context io_{1};
   std::optional<StandardStreams> streams_;
   std::unique_ptr<Output> output_;

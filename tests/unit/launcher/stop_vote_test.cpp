@@ -5,7 +5,7 @@
 namespace ddp::launcher {
 namespace {
 
-using Step = StopVote::Step;
+using Step = StopVote::Next;
 using Answer = StopVote::Answer;
 
 const std::vector<Voter> kBothTakePart{{0, true}, {1, true}};

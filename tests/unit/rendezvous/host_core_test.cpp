@@ -86,7 +86,7 @@ TEST_F(HostOfTwo, TellsTheTimeToANodeThatAsksForIt) {
   step(HostCore::OwnAgentSaid{hello(0)});
   const auto node = come(hello(1));
   now_ += 1234ms;
-  const auto actions = step(HostCore::Said{node, TimeAsked{7}});
+  const auto actions = step(Heard{node, TimeAsked{7}});
   ASSERT_EQ(actions.size(), 1U);
   EXPECT_EQ(all<HostCore::Tell>(actions).at(0).message, ToAgent(TimeTold{7, 1234ms}));
 }
@@ -146,7 +146,7 @@ TEST_F(HostOfTwo, RefusesOtherJobsAndEndsTheirConnectionsOnceTheyHaveBeenTold) {
   EXPECT_EQ(told<Welcome>(actions), 0);
   ASSERT_EQ(all<HostCore::Close>(actions).size(), 1U);
   EXPECT_EQ(all<HostCore::Close>(actions).front().node, node);
-  EXPECT_TRUE(step(HostCore::Said{node, StopAsked{15}}).empty()) << "it is not heard any more";
+  EXPECT_TRUE(step(Heard{node, StopAsked{15}}).empty()) << "it is not heard any more";
 }
 
 TEST_F(HostOfTwo, KeepsAtMost256RefusedConnectionsOpen) {
@@ -206,7 +206,7 @@ TEST_F(HostOfTwo, TakesACallerForNoNodeAndGoesOnWithItsOwnRound) {
 
 TEST_F(HostOfTwo, EndsAConnectionThatSaysHelloTwice) {
   const auto node = come(hello(1));
-  const auto actions = step(HostCore::Said{node, hello(1)});
+  const auto actions = step(Heard{node, hello(1)});
   ASSERT_EQ(all<HostCore::Drop>(actions).size(), 1U);
   EXPECT_EQ(all<HostCore::Drop>(actions).front().node, node);
 }

@@ -78,11 +78,11 @@ TEST(MessageEvents, OfABadEndAreErrors) {
 
 TEST(HostEvents, HaveTheLevelThatIsKnownBeforeTheirText) {
   for (const HostCore::Event& event :
-       {HostCore::Event(HostCore::Came{NodeId{1}, {}, "10.0.0.1"}), HostCore::Event(HostCore::Said{NodeId{1}, Hello()}),
-        HostCore::Event(HostCore::Said{NodeId{1}, RoundFailed()}), HostCore::Event(HostCore::Ended{NodeId{1}, "reset"}),
+       {HostCore::Event(HostCore::Came{NodeId{1}, {}, "10.0.0.1"}), HostCore::Event(Heard{NodeId{1}, Hello()}),
+        HostCore::Event(Heard{NodeId{1}, RoundFailed()}), HostCore::Event(HostCore::Ended{NodeId{1}, "reset"}),
         HostCore::Event(HostCore::OwnAgentFinished())})
     EXPECT_EQ(log_event_of(event).level, log_level_of(event)) << log_event_of(event).name;
-  EXPECT_EQ(log_level_of(HostCore::Event(HostCore::Said{NodeId{1}, RoundFailed()})), LogLevel::warning);
+  EXPECT_EQ(log_level_of(HostCore::Event(Heard{NodeId{1}, RoundFailed()})), LogLevel::warning);
   const HostCore::Action refusal = HostCore::Tell{NodeId{1}, Refused()};
   EXPECT_EQ(log_level_of(refusal), LogLevel::warning);
   EXPECT_EQ(log_event_of(refusal).name, "refused");

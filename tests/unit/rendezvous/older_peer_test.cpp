@@ -56,7 +56,7 @@ class OlderPeer : public ::testing::Test {
     if (const auto* hello = std::get_if<Hello>(&message))
       keep(host.step(HostCore::Came{node, *hello, "10.0.0." + std::to_string(line.connection)}, now_));
     else
-      keep(host.step(HostCore::Said{node, message}, now_));
+      keep(host.step(Heard{node, message}, now_));
   }
 
   void keep(const HostCore::Actions& actions) {

@@ -55,8 +55,8 @@ class Pair {
   }
 
   // Both sides' outcome.
-  std::pair<TlsSession::Progress, TlsSession::Progress> shake_hands() {
-    TlsSession::Progress of_client, of_server;
+  std::pair<TlsSession::Result, TlsSession::Result> shake_hands() {
+    TlsSession::Result of_client, of_server;
     for (int i = 0; i < 4; ++i) {
       if (!of_client.error) of_client = client->shake_hands();
       carry_to_server();
@@ -155,7 +155,7 @@ TEST(Tls, AcceptsEachOfTwoTokensAndConnectsWithTheFirst) {
 }
 
 // Drives a session to its end while something else is at the far side.
-TlsSession::Progress end_of_handshake(TlsSession& session, int socket) {
+TlsSession::Result end_of_handshake(TlsSession& session, int socket) {
   while (true) {
     const auto progress = session.shake_hands();
     if (progress.error || progress.want == Want::nothing) return progress;

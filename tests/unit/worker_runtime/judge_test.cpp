@@ -23,7 +23,7 @@ using Progress = std::vector<std::optional<RankProgress>>;
 constexpr const char* kCall = "all_reduce of 100 float32 (sum)";
 
 FailedGroup group_of(int rank) {
-  process_group::Membership who;
+  process_group::GroupMember who;
   who.rank = rank;
   who.size = 3;
   return {who,

@@ -153,7 +153,7 @@ struct Calls {
   std::vector<std::vector<Collective>> submitted;
   std::vector<Collective> run;
   struct Split {
-    process_group::Membership of_new;
+    process_group::GroupMember of_new;
     std::vector<int> ranks;
     std::chrono::milliseconds timeout;
   };
@@ -189,7 +189,7 @@ class StandInBackend : public process_group::Backend {
     return {std::shared_ptr<void>(memory, memory->data()), bytes, device()};
   }
 
-  std::unique_ptr<Backend> split(const process_group::Membership& of_new, const std::vector<int>& ranks,
+  std::unique_ptr<Backend> split(const process_group::GroupMember& of_new, const std::vector<int>& ranks,
                                  std::chrono::milliseconds timeout) override {
     calls_->splits.push_back({of_new, ranks, timeout});
     if (ranks.empty()) return nullptr;
@@ -219,10 +219,9 @@ class StandInBackend : public process_group::Backend {
 };
 
 inline ProcessGroup group_over(std::unique_ptr<process_group::Backend> backend, int rank, int size) {
-  const process_group::Membership membership{
+  const process_group::GroupMember member{
       .rank = rank, .size = size, .local_rank = rank, .local_size = size, .round = {7, 8, 9}, .name = "group_0"};
-  return ProcessGroup(
-      std::make_shared<ProcessGroup::Impl>(membership, std::chrono::seconds(5), std::move(backend), false));
+  return ProcessGroup(std::make_shared<ProcessGroup::Impl>(member, std::chrono::seconds(5), std::move(backend), false));
 }
 
 }  // namespace ddp::test

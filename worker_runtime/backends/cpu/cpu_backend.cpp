@@ -40,7 +40,7 @@ class CpuBackend : public process_group::Backend {
     return group_->allocate(bytes, timeout);
   }
 
-  std::unique_ptr<process_group::Backend> split(const Membership& of_new, const std::vector<int>& ranks,
+  std::unique_ptr<process_group::Backend> split(const GroupMember& of_new, const std::vector<int>& ranks,
                                                 std::chrono::milliseconds timeout) override {
     group_->require_own_process();
     auto made = group_->split(of_new, ranks, timeout);

@@ -128,7 +128,7 @@ void Group::look_at_communicator() {
   failure_.fail_by(oldest ? failure_.failure_in(*oldest) : state_->failure(Cause::transport, ""), outcome);
 }
 
-std::unique_ptr<Group> Group::split(const process_group::Membership& of_new, const std::vector<int>& ranks,
+std::unique_ptr<Group> Group::split(const process_group::GroupMember& of_new, const std::vector<int>& ranks,
                                     std::chrono::milliseconds timeout) {
   state_->status->throw_if_failed();
   const DeviceGuard guard(device());
@@ -145,7 +145,7 @@ std::unique_ptr<Group> Group::split(const process_group::Membership& of_new, con
 }
 
 // Null for kSplitNoColor.
-std::unique_ptr<Communicator> Group::split_communicator(int color, const process_group::Membership& of_new,
+std::unique_ptr<Communicator> Group::split_communicator(int color, const process_group::GroupMember& of_new,
                                                         std::chrono::milliseconds timeout) {
   flight_recorder::GroupLog& log = state_->log;
   const auto ticket = log.record(flight_recorder::Operation{.name = "split", .timeout = timeout});

@@ -35,7 +35,7 @@ namespace ddp::nccl_backend {
 
 // What a group is made of.
 struct GroupParts {
-  process_group::Membership who{};
+  process_group::GroupMember who{};
   int device = 0;                                // current when the group is made
   std::unique_ptr<Communicator> communicator{};  // settled
   std::optional<FailureBoard::Place> board{};    // none: there is nobody to tell
@@ -61,7 +61,7 @@ class Group : public Watched {
   }
 
   // As process_group::Backend::split; null for one that is in no new group.
-  std::unique_ptr<Group> split(const process_group::Membership& of_new, const std::vector<int>& ranks,
+  std::unique_ptr<Group> split(const process_group::GroupMember& of_new, const std::vector<int>& ranks,
                                std::chrono::milliseconds timeout);
 
   void abort(const std::string& reason, process_group::AbortCause cause) { failure_.abort(reason, cause); }
@@ -72,7 +72,7 @@ class Group : public Watched {
  private:
   explicit Group(GroupParts parts);
   void start();
-  std::unique_ptr<Communicator> split_communicator(int color, const process_group::Membership& of_new,
+  std::unique_ptr<Communicator> split_communicator(int color, const process_group::GroupMember& of_new,
                                                    std::chrono::milliseconds timeout);
   void look_at_communicator();
 

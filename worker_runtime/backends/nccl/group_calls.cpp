@@ -128,7 +128,7 @@ std::shared_ptr<Work::State> GroupCalls::capture(std::span<const Collective> cal
 }
 
 Outcome GroupCalls::enqueue(std::span<const Collective> calls) {
-  const process_group::Membership& who = group_->place.who;
+  const process_group::GroupMember& who = group_->place.who;
   const LaunchPlace place{who.rank, who.size, words(), group_->stream.get()};
   Communicator& communicator = *group_->communicator;
   const NcclLibrary& nccl = communicator.library();

@@ -25,7 +25,7 @@ namespace {
 
 using process_group::AbortCause;
 using process_group::Collective;
-using process_group::Membership;
+using process_group::GroupMember;
 
 class NcclBackend : public process_group::Backend {
  public:
@@ -67,7 +67,7 @@ class NcclBackend : public process_group::Backend {
     return group_->allocate(bytes, timeout);
   }
 
-  std::unique_ptr<Backend> split(const Membership& of_new, const std::vector<int>& ranks,
+  std::unique_ptr<Backend> split(const GroupMember& of_new, const std::vector<int>& ranks,
                                  std::chrono::milliseconds timeout) override {
     group_->require_own_process();
     auto made = group_->split(of_new, ranks, timeout);
@@ -124,7 +124,7 @@ int device_count() {
   return count;
 }
 
-int take_device(const Membership& who, const InitOptions& options) {
+int take_device(const GroupMember& who, const InitOptions& options) {
   const int device = choose_device({.count = device_count(),
                                     .local_rank = who.local_rank,
                                     .local_size = who.local_size,
@@ -151,7 +151,7 @@ std::string uuid_of(int device) {
 }
 
 // A rank that has no device tells the others, which then need not wait for it.
-int take_device_or_tell(const Membership& who, const InitOptions& options, core::StoreAgreement* agreement) {
+int take_device_or_tell(const GroupMember& who, const InitOptions& options, core::StoreAgreement* agreement) {
   try {
     return take_device(who, options);
   } catch (const InvalidArgument& error) {
@@ -160,7 +160,7 @@ int take_device_or_tell(const Membership& who, const InitOptions& options, core:
   }
 }
 
-Arrival arrival_of(const Membership& who, int device, const InitOptions& options, const NcclLibrary& nccl) {
+Arrival arrival_of(const GroupMember& who, int device, const InitOptions& options, const NcclLibrary& nccl) {
   const std::string uuid = uuid_of(device);
   return {.rank = who.rank,
           .host = machine_identity(),
@@ -194,7 +194,7 @@ std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicato
 
 std::unique_ptr<process_group::Backend> make_nccl_backend(core::Bootstrap& bootstrap, const InitOptions& options,
                                                           base::Deadline& deadline) {
-  const Membership& who = bootstrap.who;
+  const GroupMember& who = bootstrap.who;
   const std::string key_prefix = bootstrap.key_prefix + "nccl_" + to_string(who.round) + "/";
   const NcclLibrary& nccl = NcclLibrary::of_process();
   const CommunicatorConfig config(options.nccl, nccl);

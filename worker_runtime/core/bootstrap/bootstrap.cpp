@@ -84,7 +84,7 @@ Connection connect_to_store(const Launch& launch, const std::string& store_allow
   return {std::move(store), StoreAddress{reached.address, reached.port}, std::move(network)};
 }
 
-Meeting meet_with_refusals(const process_group::Membership& who, const MeetingPlace& place, base::Deadline& deadline) {
+Meeting meet_with_refusals(const process_group::GroupMember& who, const MeetingPlace& place, base::Deadline& deadline) {
   try {
     return meet(who, place, deadline);
   } catch (const TimeoutError& error) {

@@ -15,7 +15,7 @@
 namespace ddp::core {
 
 struct Bootstrap {
-  process_group::Membership who;
+  process_group::GroupMember who;
   std::shared_ptr<Store> store{};      // null for a group of one
   std::string key_prefix{};            // of this group in the store; no other group has had it in this round
   std::optional<StoreAddress> news{};  // of a store for the news of failures (core/failure/store_news.hpp)

@@ -7,7 +7,7 @@
 
 namespace ddp::core {
 
-LeaderLinks::LeaderLinks(const process_group::Membership& who, const HostLayout& layout)
+LeaderLinks::LeaderLinks(const process_group::GroupMember& who, const HostLayout& layout)
     : who_(who), layout_(layout), own_host_(layout.host_of(who.rank)) {
   if (layout.host_count() > 1) links_.resize(static_cast<std::size_t>(layout.host_count()));
 }

@@ -19,7 +19,7 @@ namespace ddp::core {
 class LeaderLinks {
  public:
   // Makes room for the links at once: other leaders may connect before this one has received their endpoints.
-  LeaderLinks(const process_group::Membership& who, const HostLayout& layout);
+  LeaderLinks(const process_group::GroupMember& who, const HostLayout& layout);
 
   // Takes the connection in that another leader has opened; closes one of any other rank.
   void add(Acceptor::Arrival& arrival);
@@ -37,7 +37,7 @@ class LeaderLinks {
  private:
   [[noreturn]] void fail_to_connect(int host, const Endpoint& endpoint, const std::string& why) const;
 
-  process_group::Membership who_;
+  process_group::GroupMember who_;
   HostLayout layout_;
   int own_host_;
   std::vector<LinkSockets> links_;  // by host

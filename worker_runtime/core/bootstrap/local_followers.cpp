@@ -25,7 +25,7 @@ bool says_timed_out(int follower) {
 
 }  // namespace
 
-LocalFollowers::LocalFollowers(const process_group::Membership& who, base::Deadline& deadline)
+LocalFollowers::LocalFollowers(const process_group::GroupMember& who, base::Deadline& deadline)
     : who_(who), deadline_(deadline), own_end_(own_end()), followers_(static_cast<std::size_t>(who.size)) {
   followers_[static_cast<std::size_t>(who_.rank)].peer.pid = ::getpid();
 }

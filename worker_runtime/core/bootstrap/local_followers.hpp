@@ -21,7 +21,7 @@ namespace ddp::core {
 class LocalFollowers {
  public:
   // `deadline` outlives this. Throws std::system_error.
-  LocalFollowers(const process_group::Membership& who, base::Deadline& deadline);
+  LocalFollowers(const process_group::GroupMember& who, base::Deadline& deadline);
 
   bool has(int rank) const { return static_cast<bool>(followers_[static_cast<std::size_t>(rank)].socket); }
   int pid_of(int rank) const { return followers_[static_cast<std::size_t>(rank)].peer.pid; }
@@ -53,7 +53,7 @@ class LocalFollowers {
   bool send(int follower, const Message& message, int fd);
   void send_or_fail(int follower, const Message& message, int fd);
 
-  process_group::Membership who_;
+  process_group::GroupMember who_;
   base::Deadline& deadline_;
   base::UniqueFd own_end_;
   std::vector<Follower> followers_;  // by rank; empty but for those of this host that have connected

@@ -22,15 +22,15 @@ namespace ddp::core {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using process_group::GroupMember;
 using process_group::list_ranks;
-using process_group::Membership;
 
 constexpr std::chrono::milliseconds kRetryFirst{5};  // after a refusal; doubles
 constexpr std::chrono::milliseconds kRetryMax{500};
 // Of reaching rank 0's host, whose address may be of an earlier program.
 constexpr std::chrono::seconds kAttemptLimit{5};
 
-[[noreturn]] void fail_for_rank(const Membership& who, int coordinator, const std::string& how) {
+[[noreturn]] void fail_for_rank(const GroupMember& who, int coordinator, const std::string& how) {
   throw RankFailure(list_ranks({coordinator}) + ", which coordinates the start of the group, " + how + where(who) +
                         "\ntry:   look at the end of the output of " + list_ranks({coordinator}),
                     {coordinator});
@@ -39,7 +39,7 @@ constexpr std::chrono::seconds kAttemptLimit{5};
 // Follows a coordinator on this host.
 class Follower {
  public:
-  Follower(const Membership& who, int coordinator, const MeetingPlace& place, base::Deadline& deadline)
+  Follower(const GroupMember& who, int coordinator, const MeetingPlace& place, base::Deadline& deadline)
       : who_(who),
         coordinator_rank_(coordinator),
         place_(place),
@@ -136,7 +136,7 @@ class Follower {
     fail_for_rank(who_, coordinator_rank_, how);
   }
 
-  Membership who_;
+  GroupMember who_;
   int coordinator_rank_;
   MeetingPlace place_;
   base::Deadline& deadline_;
@@ -149,7 +149,7 @@ class Follower {
 // Follows rank 0 from another host.
 class RemoteFollower {
  public:
-  RemoteFollower(const Membership& who, const MeetingPlace& place, base::Deadline& deadline)
+  RemoteFollower(const GroupMember& who, const MeetingPlace& place, base::Deadline& deadline)
       : who_(who), place_(place), deadline_(deadline) {}
 
   // Whether rank 0 accepted this rank. If nobody listens, or nobody who knows the secret, the endpoint is of an earlier
@@ -201,14 +201,14 @@ class RemoteFollower {
         "\ntry:   a LOCAL_WORLD_SIZE that counts the ranks of one container or network namespace");
   }
 
-  Membership who_;
+  GroupMember who_;
   MeetingPlace place_;
   base::Deadline& deadline_;
   CoordinatorLink coordinator_;
 };
 
 // Ranks that have not registered in the store; empty if the store does not answer.
-std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& place) {
+std::vector<int> missing_in_store(const GroupMember& who, const MeetingPlace& place) {
   std::vector<int> missing;
   try {
     for (int rank = 0; rank < who.size; ++rank) {
@@ -224,7 +224,7 @@ std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& pla
 
 // Reads the coordinator's endpoint and connects, until that succeeds. Empty at the deadline.
 template <class Connect>
-std::optional<CoordinatorEndpoint> find_coordinator(const Membership& who, int coordinator, const MeetingPlace& place,
+std::optional<CoordinatorEndpoint> find_coordinator(const GroupMember& who, int coordinator, const MeetingPlace& place,
                                                     base::Deadline& deadline, const Connect& connect) {
   LongWait wait(who.rank, who.size, deadline);
   const auto wait_for_endpoint = [&] {
@@ -258,7 +258,7 @@ std::optional<CoordinatorEndpoint> find_coordinator(const Membership& who, int c
 }
 
 // Empty at the deadline.
-std::optional<Meeting> follow_meeting(const Membership& who, const MeetingPlace& place, base::Deadline& deadline) {
+std::optional<Meeting> follow_meeting(const GroupMember& who, const MeetingPlace& place, base::Deadline& deadline) {
   const std::string identity = host_identity();
   Follower follower(who, 0, place, deadline);
   RemoteFollower remote(who, place, deadline);
@@ -282,19 +282,19 @@ std::optional<Meeting> follow_meeting(const Membership& who, const MeetingPlace&
 
 }  // namespace
 
-Meeting meet(const Membership& membership, const MeetingPlace& place, base::Deadline& deadline) {
-  place.store.add(here_key(place, membership.rank), 1, deadline.end());
+Meeting meet(const GroupMember& member, const MeetingPlace& place, base::Deadline& deadline) {
+  place.store.add(here_key(place, member.rank), 1, deadline.end());
   try {
-    std::optional<Meeting> meeting = membership.rank == 0 ? coordinate_meeting(membership, place, deadline)
-                                                          : follow_meeting(membership, place, deadline);
+    std::optional<Meeting> meeting =
+        member.rank == 0 ? coordinate_meeting(member, place, deadline) : follow_meeting(member, place, deadline);
     if (meeting) {
       meeting->network = place.network;
       return std::move(*meeting);
     }
   } catch (const std::system_error& error) {
-    throw Error(std::string("the ranks can't meet: ") + error.what() + where(membership) + kLimitsAdvice);
+    throw Error(std::string("the ranks can't meet: ") + error.what() + where(member) + kLimitsAdvice);
   }
-  throw_did_not_join(membership, missing_in_store(membership, place), deadline);
+  throw_did_not_join(member, missing_in_store(member, place), deadline);
 }
 
 Meeting meet_alone(const MakeSharedFile& make_shared_file) {

@@ -58,7 +58,7 @@ struct MeetingPlace {
 
 // Returns when all ranks are there. Throws TimeoutError at the deadline, RankFailure where a rank ended or turned away,
 // InvalidArgument where two processes claim one rank, StoreError, and Error where the system refuses something.
-Meeting meet(const process_group::Membership& membership, const MeetingPlace& place, base::Deadline& deadline);
+Meeting meet(const process_group::GroupMember& member, const MeetingPlace& place, base::Deadline& deadline);
 
 // Of a group of one: nobody to meet. Throws Error.
 Meeting meet_alone(const MakeSharedFile& make_shared_file);

@@ -26,13 +26,13 @@ namespace ddp::core {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using process_group::GroupMember;
 using process_group::list_ranks;
-using process_group::Membership;
 
 // The course of a meeting: what comes after what, and which ranks are waited for. The connections are its parts'.
 class Coordinator {
  public:
-  Coordinator(const Membership& who, const MeetingPlace& place, base::Deadline& deadline)
+  Coordinator(const GroupMember& who, const MeetingPlace& place, base::Deadline& deadline)
       : who_(who), place_(place), deadline_(deadline), acceptor_(who.size), local_(who, deadline) {}
 
   Meeting coordinate_all() {
@@ -233,7 +233,7 @@ class Coordinator {
     for (int rank = 0; rank < who_.size; ++rank) place_.store.remove(here_key(place_, rank), deadline_.end());
   }
 
-  Membership who_;
+  GroupMember who_;
   MeetingPlace place_;
   base::Deadline& deadline_;
   LongWait wait_{who_.rank, who_.size, deadline_};
@@ -249,7 +249,7 @@ class Coordinator {
 };
 
 template <class Coordinate>
-Meeting coordinate_or_tell(const Membership& who, const MeetingPlace& place, base::Deadline& deadline,
+Meeting coordinate_or_tell(const GroupMember& who, const MeetingPlace& place, base::Deadline& deadline,
                            const Coordinate& coordinate) {
   // Its sockets close after the verdict is published: followers read the verdict when their connection closes.
   std::optional<Coordinator> coordinator;
@@ -268,12 +268,12 @@ Meeting coordinate_or_tell(const Membership& who, const MeetingPlace& place, bas
 
 }  // namespace
 
-Meeting coordinate_meeting(const Membership& who, const MeetingPlace& place, base::Deadline& deadline) {
+Meeting coordinate_meeting(const GroupMember& who, const MeetingPlace& place, base::Deadline& deadline) {
   return coordinate_or_tell(who, place, deadline,
                             [](Coordinator& coordinator) { return coordinator.coordinate_all(); });
 }
 
-Meeting coordinate_host(const Membership& who, const MeetingPlace& place, HostLayout layout, CoordinatorLink rank0,
+Meeting coordinate_host(const GroupMember& who, const MeetingPlace& place, HostLayout layout, CoordinatorLink rank0,
                         base::Deadline& deadline) {
   return coordinate_or_tell(who, place, deadline, [&](Coordinator& coordinator) {
     return coordinator.coordinate_host(std::move(layout), std::move(rank0));

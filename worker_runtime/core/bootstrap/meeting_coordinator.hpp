@@ -10,10 +10,10 @@ namespace ddp::core {
 // Throw as meet(). The verdict is published before the connections of the followers close.
 
 // Rank 0's.
-Meeting coordinate_meeting(const process_group::Membership& who, const MeetingPlace& place, base::Deadline& deadline);
+Meeting coordinate_meeting(const process_group::GroupMember& who, const MeetingPlace& place, base::Deadline& deadline);
 
 // Another leader's.
-Meeting coordinate_host(const process_group::Membership& who, const MeetingPlace& place, HostLayout layout,
+Meeting coordinate_host(const process_group::GroupMember& who, const MeetingPlace& place, HostLayout layout,
                         CoordinatorLink rank0, base::Deadline& deadline);
 
 }  // namespace ddp::core

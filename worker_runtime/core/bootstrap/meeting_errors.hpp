@@ -18,11 +18,11 @@ class MeetingTimedOut : public std::exception {
 };
 
 // `processes` says which ones they are, ": pids 3 and 4"; empty if that is not known.
-[[noreturn]] void throw_two_of(const process_group::Membership& who, int rank, const std::string& processes);
+[[noreturn]] void throw_two_of(const process_group::GroupMember& who, int rank, const std::string& processes);
 
-[[noreturn]] void throw_lost(const process_group::Membership& who, const std::vector<int>& lost);
+[[noreturn]] void throw_lost(const process_group::GroupMember& who, const std::vector<int>& lost);
 
 // Rank 0's own reason goes first, if it published one.
-[[noreturn]] void throw_rank0_lost(const process_group::Membership& who, const MeetingPlace& place);
+[[noreturn]] void throw_rank0_lost(const process_group::GroupMember& who, const MeetingPlace& place);
 
 }  // namespace ddp::core

@@ -15,7 +15,7 @@
 namespace ddp::core {
 
 using Clock = std::chrono::steady_clock;
-using process_group::Membership;
+using process_group::GroupMember;
 
 std::string here_key(const MeetingPlace& place, int rank) { return place.key_prefix + "here/" + std::to_string(rank); }
 
@@ -73,15 +73,15 @@ HostLayout read_layout_file(int file, int size) {
 
 namespace {
 
-StartingRank starting(const Membership& who) {
+StartingRank starting(const GroupMember& who) {
   return {.backend = "cpu", .rank = who.rank, .size = who.size, .pid = ::getpid()};
 }
 
 }  // namespace
 
-std::string where(const Membership& who) { return where_starting(starting(who)); }
+std::string where(const GroupMember& who) { return where_starting(starting(who)); }
 
-void throw_did_not_join(const Membership& who, const std::vector<int>& missing, const base::Deadline& deadline) {
+void throw_did_not_join(const GroupMember& who, const std::vector<int>& missing, const base::Deadline& deadline) {
   throw TimeoutError(did_not_join_message(starting(who), missing, deadline.full_time()), missing);
 }
 

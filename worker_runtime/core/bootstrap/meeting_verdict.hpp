@@ -43,10 +43,10 @@ base::UniqueFd shared_file_of(const MakeSharedFile& make, const HostLayout& layo
 base::UniqueFd make_layout_file(const HostLayout& layout);
 HostLayout read_layout_file(int file, int size);
 
-std::string where(const process_group::Membership& who);
+std::string where(const process_group::GroupMember& who);
 
 // missing: empty if it is not known which ranks did not join.
-[[noreturn]] void throw_did_not_join(const process_group::Membership& who, const std::vector<int>& missing,
+[[noreturn]] void throw_did_not_join(const process_group::GroupMember& who, const std::vector<int>& missing,
                                      const base::Deadline& deadline);
 
 // Tells the ranks that connect to any of `leaders`, now or later, why the group does not start. An error in telling

@@ -27,7 +27,7 @@ struct CoordinatorLink {
 class Rank0Link {
  public:
   // `deadline` and the store of `place` outlive this.
-  Rank0Link(CoordinatorLink link, const process_group::Membership& who, const MeetingPlace& place,
+  Rank0Link(CoordinatorLink link, const process_group::GroupMember& who, const MeetingPlace& place,
             base::Deadline& deadline)
       : link_(std::move(link)), who_(who), place_(place), deadline_(deadline) {}
 
@@ -46,7 +46,7 @@ class Rank0Link {
 
  private:
   CoordinatorLink link_;
-  process_group::Membership who_;
+  process_group::GroupMember who_;
   MeetingPlace place_;
   base::Deadline& deadline_;
   bool has_sent_ = false;

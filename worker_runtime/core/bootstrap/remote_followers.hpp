@@ -24,7 +24,7 @@ namespace ddp::core {
 class RemoteFollowers {
  public:
   // `deadline` and the store of `place` outlive this.
-  RemoteFollowers(const process_group::Membership& who, const MeetingPlace& place, base::Deadline& deadline)
+  RemoteFollowers(const process_group::GroupMember& who, const MeetingPlace& place, base::Deadline& deadline)
       : who_(who), place_(place), deadline_(deadline) {}
 
   bool has(int rank) const { return followers_.contains(rank); }
@@ -58,7 +58,7 @@ class RemoteFollowers {
   bool receive(int rank, Follower& follower);
   void send(int rank, std::span<const std::byte> bytes);
 
-  process_group::Membership who_;
+  process_group::GroupMember who_;
   MeetingPlace place_;
   base::Deadline& deadline_;
   std::map<int, Follower> followers_;  // by rank

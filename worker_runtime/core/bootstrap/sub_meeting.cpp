@@ -22,7 +22,7 @@ namespace ddp::core {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using process_group::Membership;
+using process_group::GroupMember;
 
 constexpr int kForeignConnectionsMax = 16;  // in the backlog of a leader's unix socket, beside its ranks
 

@@ -28,7 +28,7 @@ namespace ddp::core {
 // What a meeting needs of the group that it is held in. `gather` is collective: every rank gives equally many bytes,
 // and gets those of all, rank after rank. It throws what ends the parent.
 struct ParentGroup {
-  const process_group::Membership& who;
+  const process_group::GroupMember& who;
   const HostLayout& layout;
   const std::vector<int>& pids;                             // by rank; of this host's ranks
   std::function<base::UniqueFd(int rank)> duplicate_pidfd;  // of another rank of this host; throws std::system_error
@@ -39,7 +39,7 @@ struct ParentGroup {
 };
 
 struct NewGroup {
-  process_group::Membership who{};
+  process_group::GroupMember who{};
   std::vector<int> ranks{};  // of the parent, by rank in the new group; empty for one that is in none
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using worker_link::Departure;
 
-void tell(const process_group::Membership& who, Departure departure) {
+void tell(const process_group::GroupMember& who, Departure departure) {
   auto* const link = agent_link::process_link();
   if (link == nullptr || who.round.term == 0) return;
   departure.round = who.round.number;
@@ -33,7 +33,7 @@ void tell_failure(const FailedGroup& group, const Verdict& verdict) noexcept try
 } catch (...) {  // as the header says
 }
 
-void tell_departure(const process_group::Membership& who, bool is_own_error, const std::string& why) noexcept try {
+void tell_departure(const process_group::GroupMember& who, bool is_own_error, const std::string& why) noexcept try {
   Departure departure;
   departure.kind = is_own_error ? Departure::Kind::own_error : Departure::Kind::in_order;
   departure.why = why.substr(0, why.find('\n'));

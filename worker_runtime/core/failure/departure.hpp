@@ -21,6 +21,6 @@ namespace ddp::core {
 void tell_failure(const FailedGroup& group, const Verdict& verdict) noexcept;
 
 // This rank leaves the group without that: in order, or for an error that is no failure of the group.
-void tell_departure(const process_group::Membership& who, bool is_own_error, const std::string& why) noexcept;
+void tell_departure(const process_group::GroupMember& who, bool is_own_error, const std::string& why) noexcept;
 
 }  // namespace ddp::core

@@ -9,7 +9,7 @@
 namespace ddp::core {
 
 struct FailedGroup {
-  process_group::Membership who;
+  process_group::GroupMember who;
   std::vector<int> job_ranks{};  // of the whole job, by rank here
   int pid = 0;
   std::string device{};      // "cuda:0"; empty: the host

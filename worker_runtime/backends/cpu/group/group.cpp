@@ -21,7 +21,7 @@ std::vector<base::UniqueFd> pidfds_of(std::vector<core::Peer> peers) {
 }
 
 flight_recorder::GroupFacts facts_of(const Members& members, const Meeting& meeting) {
-  const Membership& who = members.who;
+  const GroupMember& who = members.who;
   return {.backend = "cpu",
           .name = who.name.empty() ? "group" : who.name,
           .description = meeting.job_ranks.empty() ? "all ranks" : process_group::list_ranks(meeting.job_ranks),
@@ -40,7 +40,7 @@ void copy_to_output(const Collective& collective) {
 
 }  // namespace
 
-Group::Group(const Membership& who, Meeting& meeting)
+Group::Group(const GroupMember& who, Meeting& meeting)
     : members_(who, meeting),
       memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), members_.layout, who.rank)),
       arrivals_(memory_->control(), members_.index, members_.here(), memory_->notes()),
@@ -166,7 +166,7 @@ RegisteredMemory Group::allocate(std::size_t bytes, std::chrono::milliseconds ti
   return {std::shared_ptr<void>(std::move(segment), data), bytes, {}};
 }
 
-std::unique_ptr<Group> Group::split(const Membership& of_new, const std::vector<int>& ranks,
+std::unique_ptr<Group> Group::split(const GroupMember& of_new, const std::vector<int>& ranks,
                                     std::chrono::milliseconds timeout) {
   base::Deadline deadline = process_group::deadline_after(timeout);
   queue_->throw_unclaimed_error();

@@ -49,12 +49,12 @@ namespace ddp::cpu_backend {
 using core::Meeting;
 using core::NewGroup;
 using process_group::AbortCause;
-using process_group::Membership;
+using process_group::GroupMember;
 
 class Group {
  public:
   // Takes the shared file and maps it. The others are not told if that fails.
-  Group(const Membership& who, Meeting& meeting);
+  Group(const GroupMember& who, Meeting& meeting);
 
   // Once, on all ranks, before any call. Throws, on all of them, if one can't go on.
   void begin(Meeting meeting, base::Deadline& deadline);
@@ -69,7 +69,7 @@ class Group {
   RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout);
 
   // As process_group::Backend::split; null for one that is in no new group.
-  std::unique_ptr<Group> split(const Membership& of_new, const std::vector<int>& ranks,
+  std::unique_ptr<Group> split(const GroupMember& of_new, const std::vector<int>& ranks,
                                std::chrono::milliseconds timeout);
 
   void abort(const std::string& reason, AbortCause cause);

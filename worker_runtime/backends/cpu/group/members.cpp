@@ -17,7 +17,7 @@ std::vector<int> pids_of(const core::Meeting& meeting, int host) {
   return pids;
 }
 
-std::vector<int> job_ranks_of(const process_group::Membership& who, const core::Meeting& meeting) {
+std::vector<int> job_ranks_of(const process_group::GroupMember& who, const core::Meeting& meeting) {
   if (!meeting.job_ranks.empty()) return meeting.job_ranks;
   std::vector<int> ranks(static_cast<std::size_t>(who.size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -26,8 +26,8 @@ std::vector<int> job_ranks_of(const process_group::Membership& who, const core::
 
 }  // namespace
 
-Members::Members(const process_group::Membership& membership, const core::Meeting& meeting)
-    : who(membership),
+Members::Members(const process_group::GroupMember& member, const core::Meeting& meeting)
+    : who(member),
       layout(meeting.layout),
       own_host(layout.host_of(who.rank)),
       index(layout.index_of(who.rank)),

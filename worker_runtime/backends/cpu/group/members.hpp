@@ -11,7 +11,7 @@
 namespace ddp::cpu_backend {
 
 struct Members {
-  Members(const process_group::Membership& membership, const core::Meeting& meeting);
+  Members(const process_group::GroupMember& member, const core::Meeting& meeting);
 
   bool has_hosts() const { return layout.host_count() > 1; }  // several
   const std::vector<int>& here() const { return layout.ranks_of(own_host); }
@@ -20,7 +20,7 @@ struct Members {
 
   core::FailedGroup failed_group() const;  // for messages
 
-  process_group::Membership who;
+  process_group::GroupMember who;
   core::HostLayout layout;
   int own_host;
   int index;                   // among the ranks of this host

@@ -15,10 +15,10 @@ constexpr std::size_t kBlockBytesMax = 1u << 20;  // in one step, of memory that
 TransferStep ChannelReceiver::begin(ChannelTransfer& transfer, const Fingerprint& sent) {
   PairChannel& channel = *transfer.channel;
   const std::size_t bytes = transfer.data.size();
-  if (!transfer.to_keep && !fit(sent, transfer.call)) return answer(transfer, Verdict::mismatch);
+  if (!transfer.to_keep && !fit(sent, transfer.call)) return answer(transfer, MessageAnswer::mismatch);
   if (bytes <= kInlineBytes) {
     if (bytes > 0) std::memcpy(transfer.data.data(), channel.data.data(), bytes);
-    return answer(transfer, Verdict::taken);
+    return answer(transfer, MessageAnswer::taken);
   }
   transfer.way = ChannelTransfer::Way::slot;
   if (channel.staged.load() == bytes) return take_from_slot(transfer);
@@ -48,7 +48,7 @@ TransferStep ChannelReceiver::ask_for_slot(ChannelTransfer& transfer) {
   transfer.way = ChannelTransfer::Way::slot;
   transfer.moved = 0;
   transfer.channel->taken.store(0, std::memory_order_relaxed);
-  return answer(transfer, Verdict::stage);
+  return answer(transfer, MessageAnswer::stage);
 }
 
 TransferStep ChannelReceiver::take_from_slot(ChannelTransfer& transfer) {
@@ -57,7 +57,7 @@ TransferStep ChannelReceiver::take_from_slot(ChannelTransfer& transfer) {
   if (now == 0) return TransferStep::idle;
   std::memcpy(transfer.data.data() + transfer.moved, transfer.slot + at, now);
   transfer.moved += now;
-  if (transfer.rest() == 0) return answer(transfer, Verdict::taken);
+  if (transfer.rest() == 0) return answer(transfer, MessageAnswer::taken);
   transfer.channel->taken.store(transfer.moved);
   channels_.wake(transfer.peer);
   return TransferStep::moved;
@@ -72,27 +72,27 @@ TransferStep ChannelReceiver::take_from_peer(ChannelTransfer& transfer) {
     return ask_for_slot(transfer);
   }
   transfer.moved += now;
-  return transfer.rest() == 0 ? answer(transfer, Verdict::taken) : TransferStep::moved;
+  return transfer.rest() == 0 ? answer(transfer, MessageAnswer::taken) : TransferStep::moved;
 }
 
 TransferStep ChannelReceiver::take_from_segment(ChannelTransfer& transfer) {
   const std::size_t now = std::min(kBlockBytesMax, transfer.rest());
   std::memcpy(transfer.data.data() + transfer.moved, transfer.source + transfer.moved, now);
   transfer.moved += now;
-  return transfer.rest() == 0 ? answer(transfer, Verdict::taken) : TransferStep::moved;
+  return transfer.rest() == 0 ? answer(transfer, MessageAnswer::taken) : TransferStep::moved;
 }
 
 // A sender that gave up during the copy may have changed its memory, so the copy does not count then. The sender's side
 // of this fence is Arrivals::leave().
-TransferStep ChannelReceiver::answer(ChannelTransfer& transfer, Verdict verdict) {
+TransferStep ChannelReceiver::answer(ChannelTransfer& transfer, MessageAnswer what) {
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (verdict == Verdict::taken && !is_here_(transfer.peer)) return TransferStep::lost;
+  if (what == MessageAnswer::taken && !is_here_(transfer.peer)) return TransferStep::lost;
   PairChannel& channel = *transfer.channel;
   PairChannel::store(channel.wanted, words_of(transfer.call, transfer.tag));
-  channel.answer.store(PairChannel::answer_to(transfer.number, verdict));
+  channel.answer.store(PairChannel::answer_to(transfer.number, what));
   channels_.wake(transfer.peer);
-  if (verdict == Verdict::taken) return TransferStep::complete;
-  return verdict == Verdict::mismatch ? TransferStep::mismatch : TransferStep::moved;
+  if (what == MessageAnswer::taken) return TransferStep::complete;
+  return what == MessageAnswer::mismatch ? TransferStep::mismatch : TransferStep::moved;
 }
 
 }  // namespace ddp::cpu_backend

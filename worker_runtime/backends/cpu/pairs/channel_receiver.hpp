@@ -39,7 +39,7 @@ class ChannelReceiver {
   TransferStep take_from_segment(ChannelTransfer& transfer);
   TransferStep take_from_peer(ChannelTransfer& transfer);
   TransferStep ask_for_slot(ChannelTransfer& transfer);
-  TransferStep answer(ChannelTransfer& transfer, Verdict verdict);
+  TransferStep answer(ChannelTransfer& transfer, MessageAnswer what);
 
   PairChannels& channels_;
   const SharedMemory& memory_;

@@ -35,9 +35,9 @@ void ChannelSender::begin(ChannelTransfer& transfer) {
 TransferStep ChannelSender::step(ChannelTransfer& transfer) {
   PairChannel& channel = *transfer.channel;
   const std::uint64_t answer = channel.answer.load();
-  if (answer == PairChannel::answer_to(transfer.number, Verdict::taken)) return TransferStep::complete;
-  if (answer == PairChannel::answer_to(transfer.number, Verdict::mismatch)) return TransferStep::mismatch;
-  const bool is_asked = answer == PairChannel::answer_to(transfer.number, Verdict::stage);
+  if (answer == PairChannel::answer_to(transfer.number, MessageAnswer::taken)) return TransferStep::complete;
+  if (answer == PairChannel::answer_to(transfer.number, MessageAnswer::mismatch)) return TransferStep::mismatch;
+  const bool is_asked = answer == PairChannel::answer_to(transfer.number, MessageAnswer::stage);
   if (!is_asked || transfer.rest() == 0) return TransferStep::idle;
   const std::size_t slot_bytes = channels_.slot_bytes();
   const std::size_t room = slot_bytes - (transfer.moved - channel.taken.load());

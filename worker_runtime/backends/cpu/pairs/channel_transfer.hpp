@@ -32,7 +32,7 @@ struct ChannelTransfer : PairTransfer {
   // See PairTransfers.
   bool has_met() const {
     if (number == 0 || to_keep) return false;
-    return kept_call || way != Way::unknown || channel->has_answer(number, Verdict::stage);
+    return kept_call || way != Way::unknown || channel->has_answer(number, MessageAnswer::stage);
   }
   Fingerprint peer_call() const { return core::decode(PairChannel::load(is_send() ? channel->wanted : channel->call)); }
 };

@@ -31,7 +31,7 @@ namespace ddp::cpu_backend {
 constexpr std::size_t kInlineBytes = 16;  // a message of at most this size is inside its channel
 
 // The receiver's answer to a message.
-enum class Verdict : std::uint64_t {
+enum class MessageAnswer : std::uint64_t {
   stage = 1,     // asks the sender to copy the message through the slot
   taken = 2,     // all of the message is received
   mismatch = 3,  // the receiver made another call
@@ -53,11 +53,11 @@ struct PairChannel {
   Call wanted;
   std::atomic<std::uint64_t> taken;  // bytes of the message that have been copied out of the slot
 
-  // The value of `answer` for a verdict on message `number`.
-  static constexpr std::uint64_t answer_to(std::uint64_t number, Verdict verdict) {
-    return number << 2 | static_cast<std::uint64_t>(verdict);
+  // The value of `answer` that answers message `number`.
+  static constexpr std::uint64_t answer_to(std::uint64_t number, MessageAnswer what) {
+    return number << 2 | static_cast<std::uint64_t>(what);
   }
-  bool has_answer(std::uint64_t number, Verdict verdict) const { return answer.load() == answer_to(number, verdict); }
+  bool has_answer(std::uint64_t number, MessageAnswer what) const { return answer.load() == answer_to(number, what); }
 
   // The other values of its line, written last, make `call` and `wanted` visible.
   static FingerprintWords load(const Call& from) {

@@ -172,7 +172,7 @@ void PointToPoint::end_with_loss(std::size_t call, int peer) {
   for (const std::size_t i : transfers_.active()) {
     const ChannelTransfer& other = transfers_[i];
     const bool is_cause = other.peer == peer && other.is_send() && other.number != 0 &&
-                          other.channel->has_answer(other.number, Verdict::mismatch);
+                          other.channel->has_answer(other.number, MessageAnswer::mismatch);
     if (!is_cause) continue;
     transfers_.end_with(PairEnd::Kind::mismatch, i, peer);
     return;

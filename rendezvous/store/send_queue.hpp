@@ -16,7 +16,7 @@
 
 namespace ddp::store {
 
-class Output {
+class SendQueue {
  public:
   // Where front() puts bytes together. One serves all connections.
   struct Scratch {
@@ -30,7 +30,7 @@ class Output {
   std::size_t bytes() const { return bytes_; }  // to be written
 
   // The next of them, as parts that follow each other: some, if there are any. Valid until anything is called on this
-  // or on another Output with the same scratch.
+  // or on another SendQueue with the same scratch.
   std::span<const std::string_view> front(Scratch& scratch) const;
 
   // Says that the next `count` bytes are written. Requires count <= bytes().

@@ -1,4 +1,4 @@
-#include "rendezvous/store/output.hpp"
+#include "rendezvous/store/send_queue.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,37 +16,37 @@ SharedValue value_of(MemoryBudget& memory, std::string bytes) {
 
 // Writes all of it, up to `bytes_max()` bytes at a time.
 template <class BytesMax>
-std::string drain(Output& output, BytesMax bytes_max) {
-  static Output::Scratch scratch;
+std::string drain(SendQueue& queue, BytesMax bytes_max) {
+  static SendQueue::Scratch scratch;
   std::string all;
-  while (!output.is_empty()) {
+  while (!queue.is_empty()) {
     std::string some;
-    for (const auto part : output.front(scratch)) {
+    for (const auto part : queue.front(scratch)) {
       EXPECT_FALSE(part.empty());
       some += part;
     }
     EXPECT_FALSE(some.empty());
     if (some.empty()) break;
     some.resize(std::min<std::size_t>(some.size(), bytes_max()));
-    output.consume(some.size());
+    queue.consume(some.size());
     all += some;
   }
   return all;
 }
 
-TEST(StoreOutput, WritesBytesThenValuesInOrder) {
+TEST(SendQueue, WritesBytesThenValuesInOrder) {
   MemoryBudget memory(1u << 30);
-  Output output;
-  output.append({{}, "first", {}});
-  output.append({{}, "", {value_of(memory, "v"), nullptr, value_of(memory, std::string(9000, 'w'))}});
-  output.append({{}, "last", {}});
+  SendQueue queue;
+  queue.append({{}, "first", {}});
+  queue.append({{}, "", {value_of(memory, "v"), nullptr, value_of(memory, std::string(9000, 'w'))}});
+  queue.append({{}, "last", {}});
   const std::string want =
       "first" + encode_value("v") + encode_value("") + encode_value(std::string(9000, 'w')) + "last";
-  EXPECT_EQ(output.bytes(), want.size());
-  EXPECT_EQ(drain(output, [] { return std::string::npos; }), want);
+  EXPECT_EQ(queue.bytes(), want.size());
+  EXPECT_EQ(drain(queue, [] { return std::string::npos; }), want);
 }
 
-TEST(StoreOutput, WritesTheSameHoweverItIsCut) {
+TEST(SendQueue, WritesTheSameHoweverItIsCut) {
   for (std::uint64_t seed = 1; seed <= 15; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
@@ -55,7 +55,7 @@ TEST(StoreOutput, WritesTheSameHoweverItIsCut) {
       return std::string(random() % below, static_cast<char>('a' + random() % 26));
     };
     std::string want, got;
-    Output output;
+    SendQueue queue;
     for (int step = 0; step < 60; ++step) {
       Answer answer{{}, text(random() % 8 == 0 ? 5000 : 20), {}};
       want += answer.bytes;
@@ -68,42 +68,42 @@ TEST(StoreOutput, WritesTheSameHoweverItIsCut) {
         answer.values.push_back(value_of(memory, text(random() % 20 == 0 ? 20'000 : 500)));
         want += encode_value(answer.values.back()->bytes());
       }
-      output.append(std::move(answer));
-      EXPECT_EQ(output.bytes(), want.size() - got.size());
+      queue.append(std::move(answer));
+      EXPECT_EQ(queue.bytes(), want.size() - got.size());
       if (random() % 3 == 0) {
-        Output::Scratch scratch;
-        const auto parts = output.front(scratch);
+        SendQueue::Scratch scratch;
+        const auto parts = queue.front(scratch);
         std::string some;
         for (const auto part : parts) some += part;
         some.resize(random() % (some.size() + 1));
-        output.consume(some.size());
+        queue.consume(some.size());
         got += some;
       }
     }
-    got += drain(output, [&random] { return 1 + random() % 10'000; });
+    got += drain(queue, [&random] { return 1 + random() % 10'000; });
     ASSERT_TRUE(got == want);
     EXPECT_EQ(memory.used_bytes(), 0u);  // what is written is let go of
-    EXPECT_LT(output.memory_bytes(), 2000u);
+    EXPECT_LT(queue.memory_bytes(), 2000u);
   }
 }
 
-TEST(StoreOutput, CountsWhatItOccupies) {
+TEST(SendQueue, CountsWhatItOccupies) {
   MemoryBudget memory(1u << 30);
   const auto value = std::make_shared<Value>(memory, std::string(1u << 20, 'v'));
-  Output output;
-  EXPECT_EQ(output.memory_bytes(), 0u);
-  output.append({{}, "", std::vector<SharedValue>(1000, value)});
-  EXPECT_EQ(output.bytes(), 1000 * (8 + (1u << 20)));
-  EXPECT_GE(output.memory_bytes(), 1000 * sizeof(SharedValue));
-  EXPECT_LT(output.memory_bytes(), 20'000u);
-  EXPECT_EQ(output.dropped_value_bytes(), 0u);
+  SendQueue queue;
+  EXPECT_EQ(queue.memory_bytes(), 0u);
+  queue.append({{}, "", std::vector<SharedValue>(1000, value)});
+  EXPECT_EQ(queue.bytes(), 1000 * (8 + (1u << 20)));
+  EXPECT_GE(queue.memory_bytes(), 1000 * sizeof(SharedValue));
+  EXPECT_LT(queue.memory_bytes(), 20'000u);
+  EXPECT_EQ(queue.dropped_value_bytes(), 0u);
   value->drop();
-  EXPECT_EQ(output.dropped_value_bytes(), 1000u << 20);
-  output.append({{}, std::string(5000, 'b'), {}});
-  EXPECT_GE(output.memory_bytes(), 1000 * sizeof(SharedValue) + 5000);
-  output.clear();
-  EXPECT_EQ(output.memory_bytes(), 0u);
-  EXPECT_TRUE(output.is_empty());
+  EXPECT_EQ(queue.dropped_value_bytes(), 1000u << 20);
+  queue.append({{}, std::string(5000, 'b'), {}});
+  EXPECT_GE(queue.memory_bytes(), 1000 * sizeof(SharedValue) + 5000);
+  queue.clear();
+  EXPECT_EQ(queue.memory_bytes(), 0u);
+  EXPECT_TRUE(queue.is_empty());
   EXPECT_EQ(value.use_count(), 1);
 }
 

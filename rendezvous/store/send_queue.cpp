@@ -1,4 +1,4 @@
-#include "rendezvous/store/output.hpp"
+#include "rendezvous/store/send_queue.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +20,7 @@ std::size_t wire_bytes(const SharedValue& value) { return kLengthBytes + text_of
 // Parts of which the short ones lie side by side in the scratch bytes.
 class Parts {
  public:
-  explicit Parts(Output::Scratch& scratch) : scratch_(scratch) {}
+  explicit Parts(SendQueue::Scratch& scratch) : scratch_(scratch) {}
 
   // For one part more, and for a length and a short text.
   bool has_room() const {
@@ -42,7 +42,7 @@ class Parts {
     begin_ = used_;
   }
 
-  Output::Scratch& scratch_;
+  SendQueue::Scratch& scratch_;
   std::size_t count_ = 0;
   std::size_t begin_ = 0;  // of the bytes copied since the last part
   std::size_t used_ = 0;
@@ -50,7 +50,7 @@ class Parts {
 
 }  // namespace
 
-void Output::append(Answer&& answer) {
+void SendQueue::append(Answer&& answer) {
   if (pieces_.empty() || !pieces_.back().values.empty()) {
     memory_bytes_ += pieces_.emplace_back().memory_bytes();
   }
@@ -67,7 +67,7 @@ void Output::append(Answer&& answer) {
   memory_bytes_ += piece.memory_bytes();
 }
 
-std::span<const std::string_view> Output::front(Scratch& scratch) const {
+std::span<const std::string_view> SendQueue::front(Scratch& scratch) const {
   if (pieces_.size() == 1 && pieces_.front().values.empty()) {  // as nearly always
     scratch.parts[0] = std::string_view(pieces_.front().bytes).substr(written_bytes_);
     return {scratch.parts.data(), is_empty() ? 0u : 1u};
@@ -98,7 +98,7 @@ std::span<const std::string_view> Output::front(Scratch& scratch) const {
   return parts.all();
 }
 
-void Output::consume(std::size_t count) {
+void SendQueue::consume(std::size_t count) {
   bytes_ -= count;
   while (count > 0) {
     Piece& piece = pieces_.front();
@@ -119,13 +119,13 @@ void Output::consume(std::size_t count) {
   }
 }
 
-void Output::clear() {
+void SendQueue::clear() {
   pieces_.clear();
   bytes_ = memory_bytes_ = 0;
   written_bytes_ = written_values_ = written_value_bytes_ = 0;
 }
 
-std::size_t Output::dropped_value_bytes() const {
+std::size_t SendQueue::dropped_value_bytes() const {
   std::size_t bytes = 0;
   for (const Piece& piece : pieces_) {
     for (const auto& value : piece.values) {
@@ -135,7 +135,7 @@ std::size_t Output::dropped_value_bytes() const {
   return bytes;
 }
 
-void Output::end_piece() {
+void SendQueue::end_piece() {
   written_bytes_ = written_values_ = 0;
   Piece& piece = pieces_.front();
   memory_bytes_ -= piece.memory_bytes();

@@ -1,0 +1,66 @@
+#include "launcher/agent/last_words.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "base/with_limit.hpp"
+#include "base/write_all.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::chrono::seconds kLastWordsLimit{2};
+constexpr const char* kNoAnswer = "the disk does not answer";
+
+// stderr may stall, too; a stream of the library would then hold up exit().
+void complain(const std::string& text) {
+  base::run_with_limit(kLastWordsLimit, [text] {
+    base::write_all_waiting(STDERR_FILENO, text);
+    return std::string();
+  });
+}
+
+// Returns why not all of it was written; empty if it was.
+std::string append(const std::function<base::UniqueFd()>& open, const std::string& text) {
+  try {
+    const auto file = open();
+    const int error = base::write_all(file.get(), text);
+    return error == 0 ? "" : std::strerror(error);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+void append_within_limit(std::function<base::UniqueFd()> open, std::string text, const std::string& failure_text) {
+  if (!open) return;
+  const auto failure = base::run_with_limit(
+      kLastWordsLimit, [open = std::move(open), text = std::move(text)] { return append(open, text); });
+  if (const auto why = failure.value_or(kNoAnswer); !why.empty()) complain("ddprun: " + failure_text + why + "\n");
+}
+
+}  // namespace
+
+void write_report_file(std::shared_ptr<const ReportFile> file, const RunEnd& end) {
+  if (!file) return;
+  const auto failure = base::run_with_limit(kLastWordsLimit, [file = std::move(file), end] {
+    return write_report(*file, end.run_id, end.exit_code, end.verdict);
+  });
+  if (!failure || !failure->empty())
+    complain("error: " + failure.value_or("the report can't be written: " + std::string(kNoAnswer)) +
+             "\nwhere: --report\ntry:   free some space there, or another file\n");
+}
+
+void write_report_beside_logs(std::function<base::UniqueFd()> open, const RunEnd& end) {
+  append_within_limit(std::move(open), report_json(end.run_id, end.exit_code, end.verdict),
+                      "the report was not written: ");
+}
+
+void write_own_log(std::function<base::UniqueFd()> open, std::string text) {
+  append_within_limit(std::move(open), std::move(text), "its own log was not written: ");
+}
+
+}  // namespace ddp::launcher
