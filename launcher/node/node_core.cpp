@@ -399,11 +399,13 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
   end_with(outcome::Told{message.exit_code});
 }
 
-// The others may have gone on without this node, which looks for them.
+// The others may have gone on without this node, which looks for them: workers that can take a seat there live on.
 void NodeCore::take(const Orphaned& event) {
   if (finished_ || group_.is_idle()) return;
   print(round_stopped_text(event.why, options_.workers));
-  step_workers({StopWorkers{SIGTERM}});
+  StopWorkers stop{SIGTERM};
+  stop.reseat = true;
+  step_workers({stop});
 }
 
 // Nobody tells us any more what the job does: its workers here are stopped.

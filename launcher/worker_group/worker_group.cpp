@@ -18,6 +18,9 @@ constexpr std::chrono::milliseconds kStepLimit = 3s;
 // Time for SIGKILL to take effect; what is left after it sits in the kernel and obeys nobody.
 constexpr auto kKillLimit = 30s;
 
+// For a worker that other ranks have missed to leave the round, as a live one does at once.
+constexpr auto kLifeSignLimit = 1s;
+
 // A worker notices the end of another one as soon as its agent does, and may tell of it first.
 constexpr auto kCauseLimit = 100ms;
 
@@ -257,10 +260,32 @@ void WorkerGroup::take(const StopWorkers& event, TimePoint now, Actions& out) {
   }
   for (const int local_rank : event.hung) {
     auto& worker = worker_of(local_rank);
-    if (!worker.runs || worker.has_left || std::exchange(worker.is_hung, true)) continue;
-    out.emplace_back(KillWorker{local_rank});
+    if (!worker.runs || worker.has_left || worker.is_hung) continue;
+    // It is told that the round is over. If it leaves, it was not hung: a connection between hosts is broken.
+    if (reseats_ && worker.takes_seats && !event.kill) {
+      worker.is_missed = true;
+      if (!missed_until_) missed_until_ = now + kLifeSignLimit;
+    } else {
+      kill_hung(local_rank, out);
+    }
   }
   if (event.kill && (phase_ == Phase::stopping || phase_ == Phase::clearing)) kill(now, out);
+}
+
+void WorkerGroup::kill_hung(int local_rank, Actions& out) {
+  worker_of(local_rank).is_hung = true;
+  out.emplace_back(KillWorker{local_rank});
+}
+
+// Those that have given no sign of life.
+void WorkerGroup::kill_missed(Actions& out) {
+  missed_until_.reset();
+  if (phase_ != Phase::stopping) return;
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    auto& worker = worker_of(local_rank);
+    if (std::exchange(worker.is_missed, false) && worker.runs && !worker.has_left && !worker.is_hung)
+      kill_hung(local_rank, out);
+  }
 }
 
 void WorkerGroup::take(const EndJob&, TimePoint now, Actions& out) {
@@ -271,7 +296,8 @@ void WorkerGroup::take(const EndJob&, TimePoint now, Actions& out) {
 std::optional<TimePoint> WorkerGroup::next_deadline() const {
   auto first = deadline_;
   const bool runs = phase_ == Phase::running;
-  for (const auto& other : {runs ? grace_ends_ : std::nullopt, runs ? step_ends_ : std::nullopt, spare_ends_})
+  for (const auto& other :
+       {runs ? grace_ends_ : std::nullopt, runs ? step_ends_ : std::nullopt, spare_ends_, missed_until_})
     if (other && (!first || *other < *first)) first = other;
   return first;
 }
@@ -287,6 +313,7 @@ WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
     return out;
   }
   if (spare_ends_ && now >= *spare_ends_) signal_spared(out);
+  if (missed_until_ && now >= *missed_until_) kill_missed(out);
   if (!deadline_ || now < *deadline_) return out;
   switch (phase_) {
     case Phase::running: fail(*std::exchange(unexplained_, std::nullopt), {}, now, out); break;
@@ -444,6 +471,7 @@ void WorkerGroup::end_round(bool tree_survived, TimePoint now, Actions& out) {
   phase_ = Phase::idle;
   deadline_.reset();
   spare_ends_.reset();
+  missed_until_.reset();
   unexplained_.reset();
   TellEnded ended{std::exchange(failures_, {}), stopped_, tree_survived, stopped_at_step_,
                   std::exchange(signalled_, {})};

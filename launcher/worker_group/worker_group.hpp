@@ -225,6 +225,8 @@ class WorkerGroup {
   void fail(WorkerFailure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out);
   void stop_by_signal(TimePoint now, Actions& out);
   void begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out);
+  void kill_hung(int local_rank, Actions& out);
+  void kill_missed(Actions& out);
   std::vector<int> departing() const;
   void spare_departing(TimePoint now);
   void signal_spared(Actions& out);
@@ -260,9 +262,10 @@ class WorkerGroup {
   int tree_signal_ = 0;             // that the tree got last
   bool is_tree_signalled_ = false;  // and has it
   TimePoint stop_signal_came_;
-  std::optional<TimePoint> grace_ends_;  // of workers that run on to the agreed step
-  std::optional<TimePoint> step_ends_;   // the wait for that step
-  std::optional<TimePoint> spare_ends_;  // of workers that are about to end by themselves
+  std::optional<TimePoint> grace_ends_;    // of workers that run on to the agreed step
+  std::optional<TimePoint> step_ends_;     // the wait for that step
+  std::optional<TimePoint> spare_ends_;    // of workers that are about to end by themselves
+  std::optional<TimePoint> missed_until_;  // for a sign of life of workers that others have missed
   std::optional<TimePoint> deadline_;
 };
 

@@ -72,9 +72,9 @@ awaitable<Connecting::Outcome> Connecting::Attempt::run() {
     auto connected = co_await connect(address);
     if (is_over) co_return Unreached();
     if (connected.error == 0) co_return co_await shake_hands(std::move(connected.socket), address);
-    const auto how = connected.error == ECONNREFUSED ? How::refused
-                     : connected.error == ECONNRESET ? How::closed
-                                                     : How::silent;
+    const auto how = connected.error == ECONNREFUSED                                    ? How::refused
+                     : connected.error == ECONNRESET || connected.error == ECONNABORTED ? How::closed
+                                                                                        : How::silent;
     unreached.how = std::min(unreached.how, how);
     unreached.why = std::string(std::strerror(connected.error)) + " (" + base::address_of(address).text() + ")";
   }

@@ -8,6 +8,10 @@
 namespace ddp::rendezvous {
 namespace {
 
+using namespace std::chrono_literals;
+
+constexpr auto kReturning = 1s;  // nodes that one broken network has cut off come back so close to each other
+
 constexpr std::size_t kNamesShown = 8;
 
 }  // namespace
@@ -16,6 +20,12 @@ void Gathering::begin(TimePoint ends) {
   ends_ = ends;
   last_call_ends_.reset();
   is_wait_said_ = false;
+  returning_until_.reset();
+}
+
+void Gathering::await_returning(bool are_others_missed, TimePoint now) {
+  if (!returning_until_) returning_until_ = now + kReturning;
+  if (!are_others_missed) returning_until_ = now;
 }
 
 Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
@@ -24,7 +34,8 @@ Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
   const auto deadline = [&] { return std::min(last_call_ends_.value_or(ends_), ends_); };
   const bool are_enough = count >= options.nodes_min && (!facts.is_first || now >= deadline());
   if (count >= options.nodes_max || are_enough) {
-    const auto not_before = facts.is_first ? no_first_round_before_ : pause_ends_;
+    const auto not_before =
+        facts.is_first ? no_first_round_before_ : std::max(pause_ends_, returning_until_.value_or(pause_ends_));
     const bool is_too_early = now < not_before;
     if (now >= ends_ || (!is_too_early && !facts.nodes.is_member_absent())) return {.is_complete = true};
     return {.deadline = is_too_early ? std::min(not_before, ends_) : ends_};

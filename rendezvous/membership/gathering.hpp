@@ -40,6 +40,9 @@ class Gathering {
   void pause_until(TimePoint time) { pause_ends_ = time; }
   // Nor, with fewer nodes than the maximum, before that one: somebody may call who serves the job elsewhere.
   void listen_until(TimePoint time) { listens_until_ = time; }
+  // Nodes of the last round come again. The next one waits for a moment while others are still missed, because they
+  // may have what the workers have kept.
+  void await_returning(bool are_others_missed, TimePoint now);
   void end_last_call() { last_call_ends_.reset(); }
 
   Next next(const Facts& facts, TimePoint now);
@@ -49,6 +52,7 @@ class Gathering {
   std::optional<TimePoint> last_call_ends_;
   bool is_wait_said_ = false;
   TimePoint no_first_round_before_{}, listens_until_{}, pause_ends_{};
+  std::optional<TimePoint> returning_until_;
 };
 
 std::string names_of(const Nodes& nodes);  // of their hosts: "gpu1, gpu2 (node rank 3) and 4 more"

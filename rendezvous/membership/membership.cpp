@@ -218,7 +218,7 @@ bool Membership::is_own_call(const Hello& other) const {
 Membership::Actions Membership::give_up_round() {
   out_.clear();
   for (const auto& [id, node] : nodes_)
-    if (node.runs() && !node.is_endpoint_host) end_older_round(id, round_.id->number);
+    if (node.runs() && !node.is_endpoint_host) end_older_round(id, round_.id->number, false);
   return std::exchange(out_, {});
 }
 

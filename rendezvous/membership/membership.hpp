@@ -268,7 +268,8 @@ class Membership {
   void adopt(const Held& held, TimePoint now);
   void note_end_of_lost_host();
   void seat(NodeId id, const Held& held, TimePoint now);
-  void end_older_round(NodeId id, std::uint32_t round);
+  void end_older_round(NodeId id, std::uint32_t round, bool may_reseat);
+  void await_returning(TimePoint now);
   void give_up_awaited(TimePoint now);
   bool is_job_over(TimePoint now);
   void stop_awaiting_guardian(TimePoint now);

@@ -55,7 +55,7 @@ void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
 void Membership::tell_again(NodeId id, Node& node) {
   const auto& held = node.hello.held;
   if (const auto older = nodes_.older_round(id)) {
-    if (held && held->round.number == *older) return end_older_round(id, *older);
+    if (held && held->round.number == *older) return end_older_round(id, *older, !(last_round() < held->round));
     return nodes_.end_older_round(id);
   }
   if (!node.is_member()) return;
@@ -77,15 +77,21 @@ void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) 
   const bool is_left_behind = held.is_left_behind || held.round < last;
   // The job that was given up here before goes on with one of its nodes.
   if (!(last < held.round)) restarts_.restate(options_.before.restart_count, options_.before.spent_restarts, now);
-  if (is_left_behind) return end_older_round(id, held.round.number);
+  if (is_left_behind) return end_older_round(id, held.round.number, !(last_round() < held.round));
   if (rounds_begun_ == 0) return claim(id, held, now);
-  if (held.round < last_round()) return end_older_round(id, held.round.number);
+  if (held.round < last_round()) return end_older_round(id, held.round.number, true);
   if (held.round != last_round() || !recovery_.proves_last_round(held))
     return take_claim_of_another_round(id, held, now);
   if (recovery_.awaits(held.group_rank) && (phase_ == Phase::running || phase_ == Phase::stopping))
     return seat(id, held, now);
   quorum_.seat(held.group_rank, nodes_.at(id).hello.node_key);
-  end_older_round(id, held.round.number);
+  await_returning(now);
+  end_older_round(id, held.round.number, true);
+}
+
+// Others that were lost with this one may be about to come too, with what their workers have kept.
+void Membership::await_returning(TimePoint now) {
+  if (phase_ == Phase::gathering) gathering_.await_returning(quorum_.silent_count() > 0, now);
 }
 
 // Nothing here knows a round. A first one whose store is being opened is not begun.
@@ -178,7 +184,7 @@ void Membership::take_claim_of_another_round(NodeId id, const Held& held, TimePo
   // Nobody else has workers of any round between two rounds.
   if ((is_borne_out || phase_ == Phase::gathering) && !own_absence_.is_in_doubt(now) && !node.is_member()) {
     quorum_.come(node.hello.node_key);
-    return end_older_round(id, held.round.number);
+    return end_older_round(id, held.round.number, is_borne_out);
   }
   send(id, refusal_of_round(node.hello.host_name, held));
   if (node.is_member()) return take(Left{id, has_other_round_text(held.round.number)}, now);
@@ -197,7 +203,7 @@ std::optional<int> Membership::lost_member_of(const RoundId& round) const {
 
 void Membership::adopt(const Held& held, TimePoint now) {
   for (const auto& [id, node] : nodes_)
-    if (node.runs()) end_older_round(id, round_.id->number);
+    if (node.runs()) end_older_round(id, round_.id->number, true);
   nodes_.forget_round();  // a member of this one may have a group rank of the older one
   round_ = {held.round};
   deadline_.reset();
@@ -244,10 +250,11 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
   consider_losses(now);
 }
 
-// A node that was cut off, while the others went on, ends the workers that it still has before it takes part again.
-void Membership::end_older_round(NodeId id, std::uint32_t round) {
+// A node that was cut off, while the others went on, ends the round that it still has before it takes part again.
+// may_reseat: what its workers have kept is no newer than what the others have.
+void Membership::end_older_round(NodeId id, std::uint32_t round, bool may_reseat) {
   nodes_.set_older_round(id, round);
-  send(id, StopRound{round, SIGTERM, false, false, kWentOnWithoutThisNode, {}, true});
+  send(id, StopRound{round, SIGTERM, false, may_reseat && !job_stop(), kWentOnWithoutThisNode, {}, true});
 }
 
 // Whoever else is left has no restart either for the wait for another node.

@@ -93,7 +93,9 @@ Channel::Closed reason_of(error_code error) {
   if (error == beast::error::timeout) return {kSilent};
   if (error == websocket::error::closed || error == asio::error::eof) return {"it closed the connection", true};
   if (error == websocket::error::message_too_big) return {"it sent a message that is too long"};
-  return {error.message(), error == asio::error::connection_reset || error == asio::error::broken_pipe};
+  const bool has_ended = error == asio::error::connection_reset || error == asio::error::broken_pipe ||
+                         error == asio::error::connection_aborted;  // by this host's kernel: `ss --kill`
+  return {error.message(), has_ended};
 }
 
 }  // namespace

@@ -685,6 +685,16 @@ TEST_F(NodeCoreOfTwo, ANodeThatHasLeftSaysSoAndEndsAsTold) {
   EXPECT_THAT(exit_codes(actions), ElementsAre(143));
 }
 
+TEST_F(NodeCoreOfTwo, WorkersThatCanTakeASeatLiveOnWhileTheNodeLooksForTheOthers) {
+  run();
+  for (const int local_rank : {0, 1})
+    step(NodeCore::WorkerSaid{local_rank, worker_link::LinkHello{worker_link::kVersion, true, true}});
+  const auto actions = step(NodeCore::Orphaned{"nobody answers"});
+  EXPECT_TRUE(all<SignalTree>(actions).empty());
+  ASSERT_EQ(all<NodeCore::SendToWorker>(actions).size(), 2U);
+  EXPECT_TRUE(std::holds_alternative<worker_link::LinkRoundOver>(all<NodeCore::SendToWorker>(actions).front().message));
+}
+
 // That of one that has ended counts too: the others may be as far.
 TEST_F(NodeCoreOfTwo, WhatAWorkerAnsweredAndDidBeforeItsEndStillCounts) {
   run();

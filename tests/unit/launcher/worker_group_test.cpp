@@ -431,11 +431,13 @@ TEST_F(Group, WhoDoesNotLeaveIsKilledWhenTheGraceIsOverAndWhoHasLeftIsNot) {
   EXPECT_EQ(step({BeginRound{}}), "S02 N1");
 }
 
-TEST_F(Group, AHungWorkerIsKilledAtOnceAndIsTheFailure) {
+TEST_F(Group, AHungWorkerIsKilledIfItGivesNoSignOfLifeAndIsTheFailure) {
   begin_with_seats(3);
   EXPECT_EQ(step({WorkerLeft{0, "rank 1 is missing", {1}}}), "F0 R12");
   EXPECT_EQ(std::get<TellFailure>(last.front()).hung_ranks, std::vector<int>{1});
-  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "K1");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "");
+  EXPECT_EQ(tick_at(999ms), "");
+  EXPECT_EQ(tick_at(1ms), "K1");
   EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "") << "once";
   EXPECT_EQ(step({WorkerLeft{2, "rank 1 is missing", {1}}}), "");
   EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "O");
@@ -444,6 +446,15 @@ TEST_F(Group, AHungWorkerIsKilledAtOnceAndIsTheFailure) {
   EXPECT_EQ(ended().failures[0].message, "rank 1 is missing");
   EXPECT_EQ(ended().failures[1].local_rank, 1);
   EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, NobodyIsKilledOnAnotherRanksWordAloneIfItLeavesTheRoundItself) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "R01");
+  EXPECT_EQ(step({WorkerLeft{1}, WorkerLeft{0}}), "O");
+  EXPECT_EQ(tick_at(1s), "");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
 }
 
 TEST_F(Group, AHungWorkerThatTakesNoSeatsIsTheFailureToo) {

@@ -330,5 +330,38 @@ TEST_F(Leave, OfTwoSidesWithEnoughNodesEachTheOneThatHasTheEndpointGoesOn) {
   }
 }
 
+// --- nodes that were lost all at once come again ---
+
+TEST_F(Leave, NodesThatComeAgainBeforeAnotherRoundBeginsKeepWorkersThatCanTakeASeat) {
+  greater_part_only = false;
+  begin_with(3, 5);
+  Held held[] = {held_by(1), held_by(2), held_by(3), held_by(4), held_by(5)};
+  for (const std::uint64_t id : {1u, 2u, 3u, 4u, 5u}) falls_silent(id);
+  for (const std::uint64_t id : {1u, 2u, 3u}) {
+    comes_again(id, 10 + id, held[id - 1]);
+    ASSERT_EQ(stopped.count(10 + id), 1u);
+    EXPECT_TRUE(stopped.at(10 + id).back().reseat && stopped.at(10 + id).back().is_left_behind);
+    says(10 + id, RoundEnded{0, {}, 2, false});
+  }
+  EXPECT_EQ(started.count(11), 0u) << "the others may be about to come";
+  comes_again(4, 14, held[3]);
+  says(14, RoundEnded{0, {}, 2, false});
+  pass(1s);
+  EXPECT_EQ(started.at(11).round.number, 1u);
+  EXPECT_EQ(started.at(11).group_world_size, 4);
+}
+
+TEST_F(Leave, OnceAllHaveComeAgainTheNextRoundBegins) {
+  greater_part_only = false;
+  begin_with(2, 3);
+  Held held[] = {held_by(1), held_by(2), held_by(3)};
+  for (const std::uint64_t id : {1u, 2u, 3u}) falls_silent(id);
+  for (const std::uint64_t id : {1u, 2u, 3u}) {
+    comes_again(id, 10 + id, held[id - 1]);
+    says(10 + id, RoundEnded{0, {}, 2, false});
+  }
+  EXPECT_EQ(started.at(11).group_world_size, 3);
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous

@@ -170,7 +170,7 @@ void HostLinks::read_news(int host) {
     if (count < 0 && errno == EAGAIN) return;
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      const bool is_silent = count < 0 && errno != ECONNRESET && errno != EPIPE;
+      const bool is_silent = count < 0 && errno != ECONNRESET && errno != EPIPE && errno != ECONNABORTED;
       return end_news(host, is_silent ? Ending::silent : Ending::closed);
     }
     other.heard.insert(other.heard.end(), buffer.begin(), buffer.begin() + count);

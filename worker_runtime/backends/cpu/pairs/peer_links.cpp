@@ -63,7 +63,7 @@ std::string decode_address(const AddressBytes& bytes) {
 
 // Whether the peer or the network refuses a connection. Other errors are of this process.
 bool is_loss(const std::error_code& code) {
-  constexpr std::array kLosses{ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT, EPIPE};
+  constexpr std::array kLosses{ECONNREFUSED, ECONNRESET, ECONNABORTED, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT, EPIPE};
   return std::find(kLosses.begin(), kLosses.end(), code.value()) != kLosses.end();
 }
 
