@@ -241,9 +241,8 @@ TEST_F(DdprunStop, GoodputDoesNotCountStepsThatAreDoneAgain) {
     SCOPED_TRACE(does);
     Job job(workers(2, {"--report=" + path("report.json"), "--max-restarts=1"}, {"die=1", does}));
     ASSERT_TRUE(job.prints("up round=0", 2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the work, which is told in milliseconds
     if (does == "commit") {
-      std::this_thread::sleep_for(
-          std::chrono::milliseconds(50));  // the work that counts, which is told in milliseconds
       make("commit");
       ASSERT_TRUE(job.prints("committed", 2));
     }
