@@ -174,8 +174,7 @@ void Meeting::perform(const MeetingCore::Lose& action) {
 }
 
 void Meeting::perform(const MeetingCore::StartHosting& action) {
-  const bool is_first = !std::exchange(has_hosted_, true) && !action.is_next;
-  auto options = rendezvous::options_of(hello_, is_first ? term_ : rendezvous::begin_term());
+  auto options = rendezvous::options_of(hello_, action.is_first ? term_ : rendezvous::begin_term());
   options.lost = action.lost;
   options.has_token = security_ != nullptr;
   options.holds_endpoint = !action.is_next;

@@ -98,7 +98,6 @@ class Meeting {
   std::shared_ptr<void> looking_up_;
   std::optional<base::FileThread> port_holders_;          // looks who has the endpoint's port
   std::unique_ptr<rendezvous::MembershipServer> server_;  // where this node serves the endpoint
-  bool has_hosted_ = false;
   std::unique_ptr<rendezvous::MembershipClient> client_;
   std::optional<rendezvous::Reception> reception_;
   std::unique_ptr<port::Port> port_;  // of the endpoint or, on another node, of the store and of the endpoint to come

@@ -106,7 +106,7 @@ void MeetingCore::open_endpoint(bool or_join) {
 
 void MeetingCore::take(const EndpointOpened&, TimePoint) {
   serves_ = holds_endpoint_ = true;
-  out_.emplace_back(StartHosting{});
+  out_.emplace_back(StartHosting{.is_first = true});
 }
 
 // By another agent of this host, or a daemon; or by who has nothing to do with the job.
@@ -145,7 +145,7 @@ void MeetingCore::hand_on_held_round() {
 void MeetingCore::take(const ToServe& event, TimePoint) {
   serves_ = true;
   is_next_host_ = !holds_endpoint_;
-  out_.emplace_back(StartHosting{is_next_host_, event.lost});
+  out_.emplace_back(StartHosting{.is_next = is_next_host_, .lost = event.lost});
 }
 
 void MeetingCore::take(const SteppedDown& event, TimePoint) {

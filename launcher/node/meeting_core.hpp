@@ -60,12 +60,13 @@ class MeetingCore {
   using Event = std::variant<Begin, LookedUp, EndpointOpened, EndpointTaken, Heard, ToServe, SteppedDown>;
 
   // Actions.
-  struct LookUp {};        // the endpoint's host; LookedUp is the answer, later
-  struct GiveUpLookUp {};  // no answer is wanted any more
-  struct OpenEndpoint {};  // its port, in place of a connection to another host; answered at once
-  struct Join {};          // who serves it
-  struct StartHosting {    // membership, here
-    bool is_next = false;  // after another host, away from the endpoint
+  struct LookUp {};         // the endpoint's host; LookedUp is the answer, later
+  struct GiveUpLookUp {};   // no answer is wanted any more
+  struct OpenEndpoint {};   // its port, in place of a connection to another host; answered at once
+  struct Join {};           // who serves it
+  struct StartHosting {     // membership, here
+    bool is_first = false;  // as the endpoint has been opened
+    bool is_next = false;   // after another host, away from the endpoint
     rendezvous::LostHost lost{};
   };
   struct StopHosting {

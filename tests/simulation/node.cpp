@@ -439,10 +439,7 @@ void Node::perform(const MeetingCore::StartHosting& action) {
   const bool is_endpoint_own = world_.job.is_endpoint_numeric && world_.job.ports.size() == 1 &&
                                world_.job.look_ups.kind != LookUps::Kind::by_node_rank;
   if (options.holds_endpoint && is_endpoint_own) options.endpoint_address = world_.address_of(host());
-  if (options.holds_endpoint && !has_hosted_) {
-    has_hosted_ = true;
-    return host_membership(std::move(options));
-  }
+  if (action.is_first) return host_membership(std::move(options));
   options.lost = action.lost;
   world_.clock.at(world_.clock.now(), &process_, [this, options] {  // not within the session's step
     close_channel();

@@ -166,7 +166,7 @@ class Node {
   std::uint64_t attempts_ = 0, look_ups_ = 0;
   TimePoint name_known_at_{};
   std::string slurm_address_;  // of the endpoint, as this node's client was told
-  bool has_session_begun_ = false, has_hosted_ = false;
+  bool has_session_begun_ = false;
   rendezvous::Session::Target target_;
   std::vector<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
   bool is_told_to_stop_ = false, has_told_of_survivors_ = false;
