@@ -37,6 +37,7 @@
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/gpu_faults/gpu_watch.hpp"
+#include "launcher/guardian/cgroup.hpp"
 #include "launcher/node/log_events.hpp"
 #include "launcher/node/node_core.hpp"
 #include "launcher/output/log_tree.hpp"
@@ -64,8 +65,9 @@ class Agent {
         taken_in_(signals_to_take_in(config.stop_signals, config.forward_signals,
                                      config.in_slurm_step || !config.slurm_step.empty())),
         security_(security_of(config)),
-        guardian_(prepare_guardian(config, environment, bindings_, scratch_.path(), security_, taken_in_),
-                  config.workers),
+        guardian_(
+            prepare_guardian(config, environment, bindings_, scratch_.path(), cgroup_.path(), security_, taken_in_),
+            config.workers),
         signals_(io_, taken_in_, config.forward_signals,
                  {[this](const NodeCore::Event& event) { decide(event); }, [this] { reap_guardian(); },
                   [this] { output_.resize(); }}),
@@ -102,6 +104,10 @@ class Agent {
 
   int run() {
     for (const auto& notice : config_.notices) print(notice);
+    log_({"guardian_cgroup", base::LogFields()
+                                 .add_if_any("path", cgroup_.path())
+                                 .add_if_any("why_not", cgroup_.why_not())
+                                 .add("left_groups", cgroup_.swept_count())});
     signals_.listen();
     guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) {
                              if (has_any_ended(events)) links_.hear_out();
@@ -280,6 +286,7 @@ class Agent {
   const std::uint64_t started_ = static_cast<std::uint64_t>(std::time(nullptr));  // Unix seconds
   NodeCore core_;
   ScratchDirectory scratch_;
+  const guardian::GuardianCgroup cgroup_;
   const std::shared_ptr<const ReportFile> report_file_;  // or null
   const sigset_t taken_in_;                              // the signals that signals_ tells of
   asio::io_context io_{1};

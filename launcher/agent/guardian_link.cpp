@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/pidfd.hpp"
+#include "launcher/guardian/cgroup.hpp"
 #include "launcher/guardian/process_tree.hpp"
 
 namespace ddp::launcher {
@@ -24,7 +25,8 @@ constexpr int kKillAtOnceMs = 100;  // while the event loop waits
 }  // namespace
 
 GuardianLink::GuardianLink(const guardian::GuardianOptions& options, int workers)
-    : foreign_children_(children_of_this_process()),
+    : cgroup_(options.cgroup),
+      foreign_children_(children_of_this_process()),
       handle_(guardian::start_guardian(options)),
       workers_(static_cast<std::size_t>(workers)) {}
 
@@ -89,7 +91,8 @@ void GuardianLink::take(const guardian::Report& report, base::UniqueFd pidfd, st
       break;
     case guardian::ReportKind::ended:
       worker.pidfd.reset();
-      events.emplace_back(WorkerEnded{report.local_rank, ending_of(report.value), report.was_ending});
+      events.emplace_back(
+          WorkerEnded{report.local_rank, ending_of(report.value, report.out_of_memory), report.was_ending});
       break;
     case guardian::ReportKind::tree_empty: events.emplace_back(TreeEmpty{}); break;
     case guardian::ReportKind::orphans_gone: events.emplace_back(OrphansGone{}); break;
@@ -134,6 +137,7 @@ std::optional<Ending> GuardianLink::reap() {
   int status = 0;
   if (handle_.pid == 0 || ::waitpid(handle_.pid, &status, WNOHANG) != handle_.pid) return {};
   handle_.pid = 0;
+  if (!cgroup_.empty()) guardian::kill_cgroup(cgroup_);
   is_tree_left_ = !kill_all_children(foreign_children_, kKillAtOnceMs);
   return ending_of(status);
 }

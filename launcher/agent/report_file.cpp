@@ -35,6 +35,7 @@ Json json_of(const rendezvous::FailureReport& cause) {
           {"pid", cause.pid == 0 ? Json() : Json(cause.pid)},
           {"exit_code", kind == Kind::exited ? Json(cause.ending.value) : Json()},
           {"signal", kind == Kind::killed ? Json(rendezvous::signal_name(cause.ending.value)) : Json()},
+          {"out_of_memory", cause.ending.out_of_memory ? Json(*cause.ending.out_of_memory) : Json()},
           {"message", cause.says_why() ? Json(cause.message) : Json()},
           {"stderr_file", cause.stderr_file.empty() ? Json() : Json(cause.stderr_file)},
           {"stderr_tail", cause.stderr_tail}};

@@ -113,6 +113,7 @@ void read_optional(const JsonValue& object, const char* name, std::optional<Numb
   if (object.find(name) != nullptr) read(object, name, out.emplace());
 }
 
+void read(const JsonValue& object, const char* name, std::optional<bool>& out) { read_optional(object, name, out); }
 void read(const JsonValue& object, const char* name, std::optional<int>& out) { read_optional(object, name, out); }
 void read(const JsonValue& object, const char* name, std::optional<std::uint64_t>& out) {
   read_optional(object, name, out);
@@ -501,6 +502,7 @@ void fields(FailureReport& m, Visit visit) {
   visit("program", m.program);
   visit("ending_value", m.ending.value);
   visit("core_dumped", m.ending.core_dumped);
+  visit("out_of_memory", m.ending.out_of_memory);
   visit("round", m.round);
   visit("after_ms", m.after);
   visit("job_time_ms", m.job_time);

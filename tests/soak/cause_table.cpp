@@ -51,7 +51,7 @@ const std::vector<Staged> kStaged{{"kill", " was killed by SIGKILL", 137},
                                   {"slow_throw", " ended with exit code 1", 1},
                                   {"return", " ended with exit code 3", 3},
                                   {"abort_group", " ended with exit code 1", 1},
-                                  {"oom", " was killed by SIGKILL", 137},
+                                  {"oom", " was killed by SIGKILL (out of memory)", 137},
                                   {"hang", "cause: rank 1 did not come to all_reduce", 1},
                                   {"disk_full", " ended with exit code 1", 1},
                                   {"late_kill", " ended with exit code 1", 1},
@@ -89,7 +89,7 @@ std::string objection_to(const Staged& staged, const LimitedGroup& group) {
 // Empty if it was right.
 std::string try_it(const Staged& staged, int nodes, int mebibytes, const LimitedGroup& group) {
   Job::Options how;
-  if (staged.how == "oom") how.environment = {"DDP_TEST_CGROUP=" + group.procs()};
+  if (staged.how == "oom") how.before_exec = [&group] { group.enter(); };
   if (staged.how == "torch") how.environment = {"PYTHON_EXEC=" + std::string(std::getenv("DDP_TEST_PYTHON"))};
   if (staged.how == "torch") how.patience = 3 * kPatience;
   std::vector<std::unique_ptr<Job>> jobs;

@@ -92,9 +92,13 @@ TEST(Report, TheLastRoundHasTheCause) {
                                                         {"pid", 41822},
                                                         {"exit_code", nullptr},
                                                         {"signal", "SIGKILL"},
+                                                        {"out_of_memory", nullptr},
                                                         {"message", nullptr},
                                                         {"stderr_file", "/logs/stderr.log"},
                                                         {"stderr_tail", {"step 4", "oh"}}}));
+  cause.ending.out_of_memory = true;
+  json = nlohmann::json::parse(report_json("bert", 137, verdict))["rounds"][1]["cause"];
+  EXPECT_EQ(json["out_of_memory"], true);
   cause.ending = {Ending::Kind::exited, 3, false};
   cause.message = "no data";
   json = nlohmann::json::parse(report_json("bert", 3, verdict))["rounds"][1]["cause"];

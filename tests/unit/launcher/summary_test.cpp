@@ -14,6 +14,7 @@ using rendezvous::describe_duration;
 using rendezvous::Ending;
 using rendezvous::FailureReport;
 using rendezvous::FinishJob;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -188,6 +189,17 @@ TEST(Summary, APythonProgramThatCrashesIsAskedForItsOwnTrace) {
   EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`gdb ./train core`"));
   failure.program = "train.py";
   EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`export PYTHONFAULTHANDLER=1`"));
+}
+
+TEST(Summary, AKillIsOnlyTakenForWantOfMemoryWhereNothingTellsOtherwise) {
+  auto failure = failure_of({Ending::Kind::killed, SIGKILL, false});
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("try:   `dmesg | grep -i oom` on gpu17"));
+  failure.ending.out_of_memory = true;
+  EXPECT_THAT(job_summary(verdict_on(failure)), AllOf(HasSubstr("rank 5 was killed by SIGKILL (out of memory) after"),
+                                                      HasSubstr("try:   let each rank take less memory")));
+  failure.ending.out_of_memory = false;
+  EXPECT_THAT(job_summary(verdict_on(failure)),
+              AllOf(HasSubstr("rank 5 was killed by SIGKILL after"), HasSubstr("try:   find who sent it")));
 }
 
 TEST(Summary, AProgramThatNeverRanHasNoPidAndNoTime) {

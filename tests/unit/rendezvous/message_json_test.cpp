@@ -21,7 +21,7 @@ const std::string kKey = "0123456789abcdef0123456789abcdef", kNonce = "001122334
 
 FailureReport some_failure() {
   FailureReport out{
-      5,     1,     "gpu17",           41822,      "./train",          {Ending::Kind::killed, 11, true}, 3,
+      5,     1,     "gpu17",           41822,      "./train",          {Ending::Kind::killed, 11, true, false}, 3,
       12min, 13min, "out of \"luck\"", {"a", "b"}, "logs/x/stderr.log"};
   out.accused = {7, 0};
   out.is_own_error = out.was_ending = true;
