@@ -371,7 +371,7 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
   verdict_ = message;
   if (tells_of_job() && message.report && message.report->rounds_count > 1)
     last_words_.emplace_back(PrintText{"ddprun: " + run_summary(*message.report, message)});
-  if (tells_of_job()) last_words_.emplace_back(PrintLogFolder{});
+  last_words_.emplace_back(PrintLogFolder{});
   const bool is_error = message.cause || message.try_this;
   const bool is_known = stop_announced_ && !is_error;
   if ((message.cause || message.what) && (!is_known || message.exit_code == rendezvous::kStoppedAtStep))

@@ -742,6 +742,15 @@ TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatWorkersPrint) {
   EXPECT_THAT(order, ::testing::ElementsAre("ddprun", "folder", "error:", "finish"));
 }
 
+TEST_F(NodeCoreOfTwo, EveryNodeSaysAtTheEndWhereItsLogFilesAre) {
+  auto second = start(0);
+  second.group_rank = 1;
+  run(second);
+  hear(rendezvous::FinishJob{});
+  const auto actions = written(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}));
+  EXPECT_EQ(all<NodeCore::PrintLogFolder>(actions).size(), 1U);
+}
+
 TEST_F(NodeCoreOfTwo, AStopWhileNobodyHearsItEndsTheNodeWithItsSignal) {
   hear(rendezvous::Welcome{});
   facts_.is_joined = false;
