@@ -24,19 +24,27 @@ std::string seconds_text(std::chrono::milliseconds time) {
 struct Setting {
   std::string text;
   const char* option;
-  bool operator==(const Setting& other) const { return text == other.text; }
+  // An older program does not say every setting.
+  bool operator==(const Setting& other) const { return text == other.text || text.empty() || other.text.empty(); }
 };
+
+std::optional<std::chrono::milliseconds> heartbeat_timeout_of(const Hello& its) { return its.heartbeat_timeout; }
+std::optional<std::chrono::milliseconds> heartbeat_timeout_of(const MembershipOptions& its) {
+  return its.nodes_heartbeat_timeout;
+}
 
 // Those of a hello, or of a membership.
 template <class Settings>
-std::array<Setting, 5> settings_of(const Settings& its) {
+std::array<Setting, 6> settings_of(const Settings& its) {
   const auto window =
       its.restart_window.count() == 0 ? "no --restart-window" : "--restart-window=" + seconds_text(its.restart_window);
+  const auto heartbeat = heartbeat_timeout_of(its);
   return {{{nodes_text(its.nodes_min, its.nodes_max), "--nnodes"},
            {"--max-restarts=" + std::to_string(its.restarts_max), "--max-restarts"},
            {window, "--restart-window"},
            {"join_timeout=" + seconds_text(its.join_timeout), "join_timeout of --rdzv-conf"},
-           {"last_call_timeout=" + seconds_text(its.last_call_timeout), "last_call_timeout of --rdzv-conf"}}};
+           {"last_call_timeout=" + seconds_text(its.last_call_timeout), "last_call_timeout of --rdzv-conf"},
+           {heartbeat ? "heartbeat_timeout=" + seconds_text(*heartbeat) : "", "heartbeat_timeout of --rdzv-conf"}}};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ void take_settings(MembershipOptions& options, const Hello& hello) {
   options.restart_window = hello.restart_window;
   options.join_timeout = hello.join_timeout;
   options.last_call_timeout = hello.last_call_timeout;
+  options.nodes_heartbeat_timeout = hello.heartbeat_timeout;
 }
 
 MembershipOptions options_of(const Hello& hello, RoundId term, const JobBefore& before) {

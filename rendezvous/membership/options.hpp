@@ -41,8 +41,9 @@ struct MembershipOptions {
   std::string endpoint_address;
   RoundId term;                                     // its number is not used; a round that is heard of makes it greater
   std::uint64_t term_max = std::uint64_t{1} << 62;  // of a round that a node may have
-  std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
-  JobBefore before;                                    // whoever has an older round than its last one was left behind
+  std::chrono::milliseconds heartbeat_timeout{3'000};                  // silence for as long is a node's loss
+  std::optional<std::chrono::milliseconds> nodes_heartbeat_timeout{};  // which the nodes were started with
+  JobBefore before;                    // whoever has an older round than its last one was left behind
   std::function<std::string()> nonce;  // of each round another one, that nobody can guess: 32 hexadecimal digits
   std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
 

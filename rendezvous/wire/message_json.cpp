@@ -293,6 +293,7 @@ void fields(Hello& m, Visit visit) {
   visit("restart_window_ms", m.restart_window);
   visit("join_timeout_ms", m.join_timeout);
   visit("last_call_timeout_ms", m.last_call_timeout);
+  visit("heartbeat_timeout_ms", m.heartbeat_timeout);
   visit("grace_ms", m.grace);
   visit("was_welcomed", m.was_welcomed);
   visit("is_served_by_agent", m.is_served_by_agent);
@@ -588,6 +589,7 @@ void check(const Hello& m) {
   check_wait("restart_window_ms", m.restart_window);
   check_wait("join_timeout_ms", m.join_timeout);
   check_wait("last_call_timeout_ms", m.last_call_timeout);
+  if (m.heartbeat_timeout) check_wait("heartbeat_timeout_ms", *m.heartbeat_timeout);
   check_wait("grace_ms", m.grace);
   if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kNodesMax - 1);
   check_secret("node_key", m.node_key);

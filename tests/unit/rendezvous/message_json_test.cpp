@@ -65,6 +65,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                                    600s,
                                    90s,
                                    5s,
+                                   3s,
                                    7s,
                                    true,
                                    true,
@@ -329,6 +330,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
        {"/restart_window_ms", {-1, 400 * kDay}},
        {"/join_timeout_ms", {-1, 400 * kDay}},
        {"/last_call_timeout_ms", {-1, 400 * kDay}},
+       {"/heartbeat_timeout_ms", {-1, 400 * kDay}},
        {"/grace_ms", {-1, 400 * kDay}}},
       parse);
   for (const auto* name : {"/run_id", "/node_key", "/host_name", "/role", "/local_address", "/slurm_run"})
