@@ -214,10 +214,9 @@ class Agent {
   }
 
   void perform(const NodeCore::ReadReasons& action) {
-    reason_files_.read(reason_paths(action.local_ranks, output_),
-                       [this, number = action.number](const Reasons& reasons) {
-                         decide(NodeCore::ReasonsRead{number, reasons});
-                       });
+    reason_files_.read(reason_paths(action.local_ranks, output_), [this, action](const Reasons& reasons) {
+      decide(NodeCore::ReasonsRead{action.number, with_tails(reasons, action.local_ranks, output_)});
+    });
   }
 
   void perform(const NodeCore::SetFarewell& action) {

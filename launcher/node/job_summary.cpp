@@ -130,7 +130,8 @@ FailureReport with_printable_texts(FailureReport failure) {
 }
 
 std::string failure_summary(const FailureReport& failure, const rendezvous::FinishJob& verdict) {
-  auto text = "error: " + describe_failure(failure) + fate_of_others(verdict);
+  auto text = "error: " + describe_failure(failure) + (verdict.is_cause_certain ? "" : " (not certain)") +
+              fate_of_others(verdict);
   if (verdict.what) text += "; " + printable(*verdict.what);
   text += "\nwhere: host " + failure.host;
   if (failure.pid != 0) text += ", pid " + std::to_string(failure.pid);

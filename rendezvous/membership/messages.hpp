@@ -300,6 +300,7 @@ struct FinishJob {
   std::optional<std::string> what{};      // where something else was the cause, or was decided because of it
   std::optional<std::string> try_this{};  // where that is an error
   std::optional<RunReport> report{};      // for those that want it
+  bool is_cause_certain = true;           // is_certain() of round_end.hpp
   bool operator==(const FinishJob&) const = default;
 };
 

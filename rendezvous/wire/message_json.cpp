@@ -461,6 +461,7 @@ template <class Visit>
 void fields(FinishJob& m, Visit visit) {
   visit("exit_code", m.exit_code);
   visit("cause", m.cause);
+  visit("is_cause_certain", m.is_cause_certain, true);
   visit("consequences", m.consequences);
   visit("stopped", m.stopped);
   visit("world_size", m.world_size);

@@ -63,6 +63,16 @@ TEST(Summary, SaysWhatWasDecidedBecauseOfTheCause) {
               HasSubstr("error: rank 5 ended with exit code 3 after 12 min; 3 rounds in a row failed\n"));
 }
 
+TEST(Summary, SaysThatTheCauseIsNotCertain) {
+  auto verdict = verdict_on(failure_of({Ending::Kind::exited, 1, false}));
+  verdict.is_cause_certain = false;
+  verdict.stopped = 1;
+  verdict.world_size = 3;
+  EXPECT_THAT(
+      job_summary(verdict),
+      HasSubstr("error: rank 5 ended with exit code 1 after 12 min (not certain); one other rank was stopped\n"));
+}
+
 TEST(Summary, TellsTheCauseFromWhatFollowedIt) {
   auto verdict = verdict_on(failure_of({Ending::Kind::killed, SIGKILL, false}));
   auto later = failure_of({Ending::Kind::exited, 1, false}, 12min);

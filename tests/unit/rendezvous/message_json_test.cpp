@@ -124,7 +124,8 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                 3,
                 "what",
                 "try",
-                RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s, 7ms}, {}}, 8ms}},
+                RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s, 7ms}, {}}, 8ms},
+                false},
       FinishJob{},
       TimeTold{7, 1234ms}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
