@@ -34,6 +34,7 @@
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/gpu_faults/gpu_watch.hpp"
+#include "launcher/guardian/cgroup.hpp"
 #include "launcher/node/log_events.hpp"
 #include "launcher/node/node_core.hpp"
 #include "launcher/node/node_words.hpp"
@@ -60,8 +61,9 @@ class Agent {
         taken_in_(signals_to_take_in(config.stop_signals, config.forward_signals,
                                      config.in_slurm_step || !config.slurm_step.empty())),
         security_(security_of(config)),
-        guardian_(prepare_guardian(config, environment, bindings_, scratch_.path(), security_, taken_in_),
-                  config.workers),
+        guardian_(
+            prepare_guardian(config, environment, bindings_, scratch_.path(), cgroup_.path(), security_, taken_in_),
+            config.workers),
         signals_(io_, taken_in_, config.forward_signals,
                  {[this](const NodeCore::Event& event) { decide(event); }, [this] { guardian_.child_ended(); },
                   [this] { output_.resize(); }}),
@@ -98,6 +100,10 @@ class Agent {
 
   int run() {
     for (const auto& notice : config_.notices) print(notice);
+    log_({"guardian_cgroup", base::LogFields()
+                                 .add_if_any("path", cgroup_.path())
+                                 .add_if_any("why_not", cgroup_.why_not())
+                                 .add("left_groups", cgroup_.swept_count())});
     signals_.listen();
     // What workers said goes before the end of any of them, and before a stop: it may be why another one has ended.
     guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) {
@@ -168,10 +174,9 @@ class Agent {
   }
 
   void perform(const NodeCore::ReadReasons& action) {
-    reason_files_.read(reason_paths(action.local_ranks, output_),
-                       [this, number = action.number](const Reasons& reasons) {
-                         decide(NodeCore::ReasonsRead{number, reasons});
-                       });
+    reason_files_.read(reason_paths(action.local_ranks, output_), [this, action](const Reasons& reasons) {
+      decide(NodeCore::ReasonsRead{action.number, with_tails(reasons, action.local_ranks, output_)});
+    });
   }
 
   void perform(const NodeCore::SetFarewell& action) {
@@ -241,6 +246,7 @@ class Agent {
   const std::uint64_t started_ = static_cast<std::uint64_t>(std::time(nullptr));  // Unix seconds
   NodeCore core_;
   ScratchDirectory scratch_;
+  const guardian::GuardianCgroup cgroup_;
   const std::shared_ptr<const ReportFile> report_file_;  // or null
   const sigset_t taken_in_;                              // the signals that signals_ tells of
   asio::io_context io_{1};

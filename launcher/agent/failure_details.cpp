@@ -13,6 +13,7 @@ rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const std::str
     failure.stderr_file = output.stderr_file(failure.local_rank);
     failure.gpu_faults = describe_faults(gpu_faults, failure.job_time, failure.job_time - failure.after);
   }
+  // Also if the files were not read in time.
   if (!ended.failures.empty() && ended.failures.front().stderr_file.empty())
     ended.failures.front().stderr_tail = output.stderr_tail(ended.failures.front().local_rank);
   return ended;
@@ -25,6 +26,13 @@ ReasonFiles::Paths reason_paths(const std::vector<int>& local_ranks, const Outpu
     paths.stderr_files.push_back(output.stderr_file(local_rank));
   }
   return paths;
+}
+
+Reasons with_tails(Reasons reasons, const std::vector<int>& local_ranks, const Output& output) {
+  reasons.stderr_tails.resize(local_ranks.size());
+  for (std::size_t i = 0; i < local_ranks.size(); ++i)
+    if (output.stderr_file(local_ranks[i]).empty()) reasons.stderr_tails[i] = output.stderr_tail(local_ranks[i]);
+  return reasons;
 }
 
 RootCause root_cause_of(const NodeCore::TellCaller& what, const Output& output) {

@@ -20,6 +20,9 @@ rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const std::str
 // The files that ReadReasons asks for.
 ReasonFiles::Paths reason_paths(const std::vector<int>& local_ranks, const Output& output);
 
+// Adds the last lines on stderr of workers whose stderr is in no file.
+Reasons with_tails(Reasons reasons, const std::vector<int>& local_ranks, const Output& output);
+
 // In the form in which a launcher that started this one reads the reason of any worker.
 RootCause root_cause_of(const NodeCore::TellCaller& what, const Output& output);
 

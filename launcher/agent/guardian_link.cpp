@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/pidfd.hpp"
+#include "launcher/guardian/cgroup.hpp"
 #include "launcher/guardian/process_tree.hpp"
 
 namespace ddp::launcher {
@@ -25,7 +26,8 @@ constexpr std::chrono::milliseconds kKillAtOnce{100};  // then the other nodes h
 }  // namespace
 
 GuardianLink::GuardianLink(const guardian::GuardianOptions& options, int workers)
-    : foreign_children_(children_of_this_process()),
+    : cgroup_(options.cgroup),
+      foreign_children_(children_of_this_process()),
       handle_(guardian::start_guardian(options)),
       workers_(static_cast<std::size_t>(workers)) {}
 
@@ -91,7 +93,8 @@ void GuardianLink::take(const guardian::Report& report, base::UniqueFd pidfd, st
       break;
     case guardian::ReportKind::ended:
       worker.pidfd.reset();
-      events.emplace_back(WorkerEnded{report.local_rank, ending_of(report.value), report.was_ending});
+      events.emplace_back(
+          WorkerEnded{report.local_rank, ending_of(report.value, report.out_of_memory), report.was_ending});
       break;
     case guardian::ReportKind::tree_empty: events.emplace_back(TreeEmpty{}); break;
     case guardian::ReportKind::orphans_gone: events.emplace_back(OrphansGone{}); break;
@@ -138,6 +141,7 @@ void GuardianLink::child_ended() {
   int status = 0;
   if (handle_.pid != 0 && ::waitpid(handle_.pid, &status, WNOHANG) == handle_.pid) {
     end_ = GuardianEnd{ending_of(status), std::exchange(handle_.pid, 0)};
+    if (!cgroup_.empty()) guardian::kill_cgroup(cgroup_);
     kill_timer_->expires_after(kKillAtOnce);
     kill_timer_->async_wait([this](boost::system::error_code error) {
       if (!error) tell_end();

@@ -80,6 +80,7 @@ class GuardianLink {
   void wait();
   void take(const guardian::Report& report, base::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events);
 
+  const std::string cgroup_;          // the guardian's; empty: ddprun's
   std::set<pid_t> foreign_children_;  // of who was this process before; not ours to end
   guardian::GuardianHandle handle_;
   std::optional<boost::asio::posix::stream_descriptor> source_;

@@ -20,6 +20,7 @@ namespace ddp::launcher {
 // ddprun's own environment, as "NAME=value".
 guardian::GuardianOptions prepare_guardian(const LaunchConfig& config, const std::vector<std::string>& inherited,
                                            const std::vector<Binding>& bindings, const std::string& scratch_directory,
+                                           const std::string& cgroup,
                                            std::shared_ptr<const security::Security> security, const sigset_t& signals);
 
 }  // namespace ddp::launcher

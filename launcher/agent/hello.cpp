@@ -26,6 +26,7 @@ rendezvous::Hello hello_of(const LaunchConfig& config, const NodeIdentity& node,
   hello.restart_window = config.restart_window;
   hello.join_timeout = endpoint.join_timeout;
   hello.last_call_timeout = endpoint.last_call_timeout;
+  hello.heartbeat_timeout = endpoint.heartbeat_timeout;
   hello.grace = config.grace;
   hello.is_served_by_agent = endpoint.port_count > 1;
   hello.slurm_run = endpoint.slurm_run;

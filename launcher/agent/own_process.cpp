@@ -1,20 +1,16 @@
 #include "launcher/agent/own_process.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 
 #include "base/host_name.hpp"
+#include "base/locked_folder.hpp"
 #include "base/with_limit.hpp"
 #include "launcher/command_line/usage_error.hpp"
 #include "launcher/output/log_tree.hpp"
@@ -23,38 +19,6 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::chrono::seconds kRemovalLimit{2};  // nobody needs what is left
-constexpr std::string_view kUnique = "XXXXXX";    // of mkdtemp
-
-bool is_at(int folder, const std::string& path) {
-  struct stat open {
-  }, there{};
-  return ::fstat(folder, &open) == 0 && ::lstat(path.c_str(), &there) == 0 && open.st_dev == there.st_dev &&
-         open.st_ino == there.st_ino;
-}
-
-enum class Lock { taken, is_anothers, none_to_be_had };  // the last: the file system has none
-
-Lock lock_folder(const std::string& folder, base::UniqueFd& fd) {
-  fd = base::UniqueFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return Lock::taken;
-  const bool is_anothers = errno == EWOULDBLOCK || errno == ENOENT;  // who has removed it
-  fd.reset();
-  return is_anothers ? Lock::is_anothers : Lock::none_to_be_had;
-}
-
-void remove_left_folders(const std::string& parent, const std::string& start) {
-  std::error_code ignored;
-  for (std::filesystem::directory_iterator entry(parent, ignored), end; entry != end;) {
-    const auto path = entry->path();
-    entry.increment(ignored);
-    struct stat info {};
-    const auto name = path.filename().string();
-    if (name.compare(0, start.size(), start) != 0 || name.size() != start.size() + kUnique.size()) continue;
-    if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) continue;
-    base::UniqueFd fd;
-    if (lock_folder(path, fd) == Lock::taken) std::filesystem::remove_all(path, ignored);
-  }
-}
 
 }  // namespace
 
@@ -108,19 +72,20 @@ ScratchDirectory::ScratchDirectory() {
   const char* variable = std::getenv("TMPDIR");
   const std::string parent = variable != nullptr && *variable != '\0' ? variable : "/tmp";
   const auto start = "ddprun_scratch_" + folder_name_of(base::host_name()) + "_";
-  remove_left_folders(parent, start);
-  for (auto got = Lock::is_anothers; got == Lock::is_anothers;) {  // another ddprun took it for one that was left
-    path_ = parent + "/" + start + std::string(kUnique);
-    if (::mkdtemp(path_.data()) == nullptr)
-      throw UsageError("the folder " + path_ + " can't be made: " + std::strerror(errno), "environment variable TMPDIR",
-                       "`TMPDIR=/tmp`, or any folder that you can write to");
-    got = lock_folder(path_, lock_);
-    if (got == Lock::taken && !is_at(lock_.get(), path_)) got = Lock::is_anothers;
+  base::for_each_left_folder(parent, start, [](const std::string& path) {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  });
+  try {
+    folder_ = base::make_locked_folder(parent, start);
+  } catch (const std::system_error& error) {
+    throw UsageError("the folder " + parent + "/" + start + "* can't be made: " + error.code().message(),
+                     "environment variable TMPDIR", "`TMPDIR=/tmp`, or any folder that you can write to");
   }
 }
 
 ScratchDirectory::~ScratchDirectory() {
-  base::run_with_limit(kRemovalLimit, [path = path_] {
+  base::run_with_limit(kRemovalLimit, [path = path()] {
     std::error_code ignored;
     std::filesystem::remove_all(path, ignored);
     return std::string();

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/locked_folder.hpp"
 
 namespace ddp::launcher {
 
@@ -46,11 +46,10 @@ class ScratchDirectory {
   ScratchDirectory();
   ~ScratchDirectory();
   ScratchDirectory(const ScratchDirectory&) = delete;
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return folder_.path; }
 
  private:
-  std::string path_;
-  base::UniqueFd lock_;
+  base::LockedFolder folder_;
 };
 
 }  // namespace ddp::launcher

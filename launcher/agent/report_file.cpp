@@ -27,14 +27,16 @@ Json seconds(const std::optional<milliseconds>& duration) {
 }
 
 // The worker that ended the job, and where its words are.
-Json json_of(const rendezvous::FailureReport& cause) {
+Json json_of(const rendezvous::FailureReport& cause, bool is_certain) {
   using Kind = rendezvous::Ending::Kind;
   const auto kind = cause.ending.kind;
   return {{"rank", cause.rank},
+          {"is_certain", is_certain},
           {"host", cause.host},
           {"pid", cause.pid == 0 ? Json() : Json(cause.pid)},
           {"exit_code", kind == Kind::exited ? Json(cause.ending.value) : Json()},
           {"signal", kind == Kind::killed ? Json(rendezvous::signal_name(cause.ending.value)) : Json()},
+          {"out_of_memory", cause.ending.out_of_memory ? Json(*cause.ending.out_of_memory) : Json()},
           {"message", cause.says_why() ? Json(cause.message) : Json()},
           {"stderr_file", cause.stderr_file.empty() ? Json() : Json(cause.stderr_file)},
           {"stderr_tail", cause.stderr_tail}};
@@ -69,7 +71,8 @@ std::string report_json(const std::string& run_id, int exit_code, const std::opt
     out["rounds_count"] = report->rounds_count;
     const auto ends = round_ends(*report, *verdict);
     for (std::size_t i = 0; i < ends.size(); ++i) out["rounds"].push_back(json_of(report->rounds[i], ends[i]));
-    if (verdict->cause && !ends.empty()) out["rounds"].back()["cause"] = json_of(*verdict->cause);
+    if (verdict->cause && !ends.empty())
+      out["rounds"].back()["cause"] = json_of(*verdict->cause, verdict->is_cause_certain);
   }
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
 }

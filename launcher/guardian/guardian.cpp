@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>
+#include <linux/sched.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -34,6 +35,7 @@
 #include "base/unique_file.hpp"
 #include "base/with_limit.hpp"
 #include "launcher/environment/worker_environment.hpp"
+#include "launcher/guardian/cgroup.hpp"
 #include "launcher/guardian/farewell.hpp"
 #include "launcher/guardian/process_tree.hpp"
 #include "launcher/guardian/protocol.hpp"
@@ -228,6 +230,7 @@ class Guardian {
   void spawn(const Request& request, const std::vector<base::UniqueFd>& descriptors) {
     changed_ = true;
     has_looked_ = false;
+    killed_before_ = out_of_memory_kills_.count();
     if (descriptors.size() != 4) return report({ReportKind::not_spawned, request.local_rank, 0, EMFILE});
     if (!std::all_of(request.variables.begin(), request.variables.end(), is_workers_variable))
       return report({ReportKind::not_spawned, request.local_rank, 0, EPERM});
@@ -379,7 +382,8 @@ class Guardian {
       changed_ = something_ended = true;
       if (const auto worker = workers_.find(pid); worker != workers_.end()) {
         const bool is_first = status != 0 && !has_looked_;
-        report({ReportKind::ended, worker->second.local_rank, pid, status, worker->second.was_ending || is_first});
+        report({ReportKind::ended, worker->second.local_rank, pid, status, worker->second.was_ending || is_first,
+                was_out_of_memory(status)});
         workers_.erase(worker);
         if (status != 0) look_who_is_ending();
       }
@@ -395,6 +399,14 @@ class Guardian {
     } else if (ending_signal_ != 0 && something_ended) {
       signal_others(ending_signal_, signalled_, unsignalled_);
     }
+  }
+
+  // Whether the kernel has killed a process for want of memory since the newest worker was started. The kernel counts
+  // before it sends the signal. Empty: not known.
+  std::optional<bool> was_out_of_memory(int status) const {
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL || !killed_before_) return {};
+    const auto count = out_of_memory_kills_.count();
+    return count ? std::optional(*count > *killed_before_) : std::nullopt;
   }
 
   void report(const Report& what, base::UniqueFd descriptor = {}) { outbox_.emplace_back(what, std::move(descriptor)); }
@@ -427,7 +439,9 @@ class Guardian {
   bool changed_ = false;                                  // since the last tree_empty
   int orphans_asked_ = 0;                                 // kill_orphans that are to be answered
   std::set<std::string> spared_;                          // marks of workers that ran when it was asked for
-  bool has_children_ = false;                             // as far as waitpid told; saves a look through /proc
+  const OutOfMemoryKills out_of_memory_kills_{};
+  std::optional<long> killed_before_{};  // when the newest worker was spawned
+  bool has_children_ = false;            // as far as waitpid told; saves a look through /proc
 };
 
 // Standard descriptors belong to the user's shell and pipes; a guardian that outlives ddprun must not hold them open.
@@ -451,7 +465,8 @@ void show_as(std::string_view title) {
   title.copy(text, end - start - 1);
 }
 
-void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
+void serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket,
+                             base::UniqueFd agent) {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "ddprun-guardian");
@@ -464,6 +479,7 @@ void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd sock
   guardian.serve();
   const auto* const tls = options.security ? &options.security->tls : nullptr;
   if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell(), tls);
+  if (!options.cgroup.empty() && ::getppid() != ddprun) leave_cgroup(options.cgroup);  // else ddprun removes it
 }
 
 // ddprun waits for the end of its guardian, and nobody needs what is left of the folder.
@@ -480,16 +496,37 @@ void remove_within_limit(const std::string& folder) noexcept {
 
 // Never returns or throws into the copy of ddprun that called it. At an error it ends its workers, then itself with an
 // exit code that the agent sees.
-[[noreturn]] void run_guardian(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) noexcept {
+[[noreturn]] void run_guardian(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket,
+                               base::UniqueFd agent) noexcept {
   int exit_code = EXIT_SUCCESS;
   try {
-    serve_until_ddprun_ends(options, std::move(socket), std::move(agent));
+    serve_until_ddprun_ends(options, ddprun, std::move(socket), std::move(agent));
   } catch (...) {
     static_cast<void>(kill_all_children({}, kKillLimitMs));
     exit_code = EXIT_FAILURE;
   }
   if (!options.scratch_directory.empty()) remove_within_limit(options.scratch_directory);
   ::_exit(exit_code);
+}
+
+// fork() whose child is in that cgroup; empty: in that of this process. A process that moves waits 5 ms for the other
+// CPUs, but one that is born there (clone3, Linux 5.7) does not. glibc hears nothing of it: requires that there is one
+// thread, and that nothing is to be done at a fork.
+pid_t fork_into(const std::string& cgroup) {
+  const base::UniqueFd folder(cgroup.empty() ? -1 : ::open(cgroup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+#ifndef __SANITIZE_THREAD__  // it must hear of forks
+  if (folder) {
+    clone_args arguments{};
+    arguments.flags = CLONE_INTO_CGROUP;
+    arguments.exit_signal = SIGCHLD;
+    arguments.cgroup = static_cast<std::uint64_t>(folder.get());
+    const auto pid = ::syscall(SYS_clone3, &arguments, sizeof arguments);
+    if (pid >= 0) return static_cast<pid_t>(pid);
+  }
+#endif
+  const pid_t pid = ::fork();
+  if (pid == 0 && folder) enter_cgroup(cgroup);
+  return pid;
 }
 
 }  // namespace
@@ -503,11 +540,12 @@ GuardianHandle start_guardian(const GuardianOptions& options) {
   // the end of the socket tells, as no other process has it.
   base::UniqueFd agent = base::open_pidfd(::getpid());
   ::fcntl(its.get(), F_SETFL, O_NONBLOCK);
-  const pid_t pid = ::fork();
+  const pid_t ddprun = ::getpid();
+  const pid_t pid = fork_into(options.cgroup);
   if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork of the guardian");
   if (pid == 0) {
     ours.reset();
-    run_guardian(options, std::move(its), std::move(agent));
+    run_guardian(options, ddprun, std::move(its), std::move(agent));
   }
   return {pid, std::move(ours)};
 }

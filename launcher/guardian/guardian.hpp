@@ -5,8 +5,8 @@
 // and when ddprun is gone, by whatever signal, it kills every descendant until `waitpid` says that there are none, and
 // ends. Workers die with it (PR_SET_PDEATHSIG); what they leave then becomes ddprun's, a subreaper too.
 //
-// Beyond reach without a cgroup or a pid namespace: ddprun and guardian both killed at one instant. Workers die even
-// then; their descendants do not.
+// If ddprun and guardian are both killed at one instant, workers die even then, but their descendants do not. If the
+// guardian has a cgroup (cgroup.hpp), the next ddprun ends these.
 //
 // Threads: start_guardian is called from the main thread, before any other exists.
 #pragma once
@@ -37,6 +37,7 @@ struct GuardianOptions {
   std::vector<int> ignored_signals{};                    // by workers, until they say otherwise
   std::optional<rlimit> worker_core_limit{};             // where it is not the guardian's own
   std::shared_ptr<const security::Security> security{};  // of the farewell; none: it is plain
+  std::string cgroup{};                                  // of the guardian and all below it; empty: ddprun's
 };
 
 struct GuardianHandle {

@@ -57,7 +57,8 @@ struct Report {
   int local_rank = 0;
   pid_t pid = 0;
   int value = 0;
-  bool was_ending = false;  // of ended: when the first failure was seen, and before any signal was sent
+  bool was_ending = false;              // of ended: when the first failure was seen, and before any signal was sent
+  std::optional<bool> out_of_memory{};  // of ended, by SIGKILL: whether the kernel sent it for that; empty: not known
 };
 
 constexpr std::size_t kPacketBytesMax = 64 * 1024;

@@ -66,6 +66,14 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   if (ending.kind == Ending::Kind::killed) {
     switch (ending.value) {
       case SIGKILL:
+        if (ending.out_of_memory == true)
+          return "let each rank take less memory (a smaller batch, fewer processes that load data), or allow the job "
+                 "more" +
+                 restarts;
+        if (ending.out_of_memory == false)
+          return "find who sent it: a scheduler's limit, or a person; neither ddprun nor the kernel for want of memory "
+                 "did" +
+                 restarts;
         return "`dmesg | grep -i oom` on " + failure.host + ": running out of memory ends a process this way" +
                restarts;
       case SIGSEGV:
@@ -122,7 +130,8 @@ FailureReport with_printable_texts(FailureReport failure) {
 }
 
 std::string failure_summary(const FailureReport& failure, const rendezvous::FinishJob& verdict) {
-  auto text = "error: " + describe_failure(failure) + fate_of_others(verdict);
+  auto text = "error: " + describe_failure(failure) + (verdict.is_cause_certain ? "" : " (not certain)") +
+              fate_of_others(verdict);
   if (verdict.what) text += "; " + printable(*verdict.what);
   text += "\nwhere: host " + failure.host;
   if (failure.pid != 0) text += ", pid " + std::to_string(failure.pid);

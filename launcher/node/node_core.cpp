@@ -383,7 +383,7 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
   verdict_ = message;
   if (tells_of_job() && message.report && message.report->rounds_count > 1)
     last_words_.emplace_back(PrintText{"ddprun: " + run_summary(*message.report, message)});
-  if (tells_of_job()) last_words_.emplace_back(PrintLogFolder{});
+  last_words_.emplace_back(PrintLogFolder{});
   if (message.has_left) last_words_.emplace_back(Print{kHasLeft});
   const bool is_error = message.cause || message.try_this;
   const bool is_known = stop_announced_ && !is_error;

@@ -18,14 +18,18 @@ std::optional<rendezvous::RoundEnded> RoundReport::complete(std::uint64_t number
   if (!held_ || number != number_) return {};
   using Kind = rendezvous::Ending::Kind;
   auto& failures = held_->failures;
-  for (std::size_t i = 0; i < std::min(failures.size(), reasons.messages.size()); ++i) {
+  for (std::size_t i = 0; i < failures.size(); ++i) {
     auto& failure = failures[i];
-    const auto& message = reasons.messages[i];
     const auto kind = failure.ending.kind;
-    if (message.empty() || (kind != Kind::exited && kind != Kind::killed)) continue;
-    failure.message = message;  // it says more than that the worker gave up its group
+    if (kind != Kind::exited && kind != Kind::killed) continue;
+    const auto message = i < reasons.messages.size() ? reasons.messages[i] : std::string();
+    if (!message.empty()) failure.message = message;  // it says more than that the worker gave up its group
     if (!failure.accused.empty() || failure.is_own_error) continue;
-    auto accusation = accusation_of(message);
+    // Without an error file, Python's last words are on stderr.
+    std::string words = message;
+    if (failure.message.empty() && i < reasons.stderr_tails.size())
+      for (const auto& line : reasons.stderr_tails[i]) words += line + '\n';
+    auto accusation = accusation_of(words);
     failure.accused = std::move(accusation.ranks);
     failure.missed_a_peer = accusation.missed_a_peer;
   }

@@ -23,7 +23,7 @@ namespace ddp::launcher {
 // What failed workers have left in files.
 struct Reasons {
   std::vector<std::string> messages{};  // of their error files, in the order of the failures; empty: none
-  std::vector<std::vector<std::string>> stderr_tails{};  // likewise, where a log file holds their stderr
+  std::vector<std::vector<std::string>> stderr_tails{};  // likewise, their last lines on stderr
   std::string stderr_lost{};                             // why such a file can't be written now; empty: it can
 };
 

@@ -21,7 +21,8 @@ constexpr std::size_t kRoundsShownMax = 8;  // with a line before and one after 
 constexpr std::size_t kReasonBytesMax = 200;
 
 std::string end_of_job(const FinishJob& verdict) {
-  if (verdict.cause) return failure_text(*verdict.cause, verdict.cause->host);
+  if (verdict.cause)
+    return failure_text(*verdict.cause, verdict.cause->host) + (verdict.is_cause_certain ? "" : " (not certain)");
   if (verdict.what) return *verdict.what;
   if (verdict.exit_code == 0) return "all workers ended well";
   if (verdict.exit_code > 128) return "ddprun was stopped by " + rendezvous::signal_name(verdict.exit_code - 128);

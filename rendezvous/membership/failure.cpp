@@ -25,7 +25,10 @@ std::string describe(const Ending& ending) {
   switch (ending.kind) {
     case Ending::Kind::exited: return "ended with exit code " + std::to_string(ending.value);
     case Ending::Kind::killed:
-      return "was killed by " + signal_name(ending.value) + (ending.core_dumped ? " (core dumped)" : "");
+      return "was killed by " + signal_name(ending.value) +
+             (ending.core_dumped             ? " (core dumped)"
+              : ending.out_of_memory == true ? " (out of memory)"
+                                             : "");
     case Ending::Kind::not_started: return std::string("could not be started: ") + std::strerror(ending.value);
     case Ending::Kind::left: return "left its process group";
   }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct Ending {
   Kind kind = Kind::exited;
   int value = 0;  // exit code, signal number, or errno of the spawn
   bool core_dumped = false;
+  std::optional<bool> out_of_memory{};  // whether the kernel sent SIGKILL for that; empty: nothing counts it
 
   bool is_success() const { return kind == Kind::exited && value == 0; }
   bool operator==(const Ending&) const = default;

@@ -32,6 +32,7 @@ std::string setting_text(JobSetting setting, const JobSettings& all) {
                                              : "--restart-window=" + seconds_text(all.restart_window);
     case JobSetting::join_timeout: return "join_timeout=" + seconds_text(all.join_timeout);
     case JobSetting::last_call_timeout: return "last_call_timeout=" + seconds_text(all.last_call_timeout);
+    case JobSetting::heartbeat_timeout: return "heartbeat_timeout=" + seconds_text(all.heartbeat_timeout.value());
   }
   return {};
 }
@@ -43,6 +44,7 @@ std::string option_text(JobSetting setting) {
     case JobSetting::restart_window: return "--restart-window";
     case JobSetting::join_timeout: return "join_timeout of --rdzv-conf";
     case JobSetting::last_call_timeout: return "last_call_timeout of --rdzv-conf";
+    case JobSetting::heartbeat_timeout: return "heartbeat_timeout of --rdzv-conf";
   }
   return {};
 }
@@ -180,8 +182,9 @@ std::string out_of_touch_text(const std::string& host) {
   return "host " + host + " has stopped its workers, as it was out of touch with the job";
 }
 
-std::string failure_reason_text(const FailureReport& failure) {
-  return describe_failure(failure) + (failure.says_why() ? " (" + failure.message + ")" : "");
+std::string failure_reason_text(const FailureReport& failure, bool is_certain) {
+  return describe_failure(failure) + (is_certain ? "" : " (not certain)") +
+         (failure.says_why() ? " (" + failure.message + ")" : "");
 }
 
 // --- stops

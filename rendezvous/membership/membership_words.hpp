@@ -55,7 +55,7 @@ std::string waiting_for_others_text(const std::string& why_too_few, std::chrono:
 std::string store_not_opened_text(std::chrono::milliseconds limit);
 std::string cannot_start_text(const std::string& host);
 std::string out_of_touch_text(const std::string& host);
-std::string failure_reason_text(const FailureReport& failure);
+std::string failure_reason_text(const FailureReport& failure, bool is_certain);
 constexpr const char* kDidNotEndWorkers = "it did not end its workers";
 
 // --- stops

@@ -87,8 +87,9 @@ struct Hello {
   int restarts_max = 0;
   std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds join_timeout{600'000}, last_call_timeout{30'000};
-  std::chrono::milliseconds grace{30'000};  // that its workers have to end, when they are stopped
-  bool was_welcomed = false;                // on a connection before: others of its job may be about to come too
+  std::optional<std::chrono::milliseconds> heartbeat_timeout{};  // of an endpoint that it serves; older ones say none
+  std::chrono::milliseconds grace{30'000};                       // that its workers have to end, when they are stopped
+  bool was_welcomed = false;        // on a connection before: others of its job may be about to come too
   bool is_served_by_agent = false;  // the endpoint, by one of the job: who else is at one of its ports is passed by
   bool wants_report = false;        // of the run, when the job has ended; group rank 0 gets it anyway
   std::string slurm_run;  // "42.0.r1", at one of whose ports the endpoint is: another may have the same id; empty: none
@@ -304,6 +305,7 @@ struct FinishJob {
   std::optional<std::string> try_this{};  // where that is an error
   std::optional<RunReport> report{};      // for those that want it
   bool has_left = false;                  // this node alone has ended: the job goes on without it
+  bool is_cause_certain = true;           // is_certain() of round_end.hpp
   bool operator==(const FinishJob&) const = default;
 };
 

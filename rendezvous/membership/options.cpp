@@ -4,14 +4,17 @@ namespace ddp::rendezvous {
 namespace {
 
 template <class Settings>
-JobSettings settings_in(const Settings& its) {
-  return {its.nodes_min, its.nodes_max, its.restarts_max, its.restart_window, its.join_timeout, its.last_call_timeout};
+JobSettings settings_in(const Settings& its, std::optional<std::chrono::milliseconds> heartbeat_timeout) {
+  return {its.nodes_min,    its.nodes_max,         its.restarts_max, its.restart_window,
+          its.join_timeout, its.last_call_timeout, heartbeat_timeout};
 }
 
 }  // namespace
 
-JobSettings settings_of(const Hello& hello) { return settings_in(hello); }
-JobSettings settings_of(const MembershipOptions& options) { return settings_in(options); }
+JobSettings settings_of(const Hello& hello) { return settings_in(hello, hello.heartbeat_timeout); }
+JobSettings settings_of(const MembershipOptions& options) {
+  return settings_in(options, options.nodes_heartbeat_timeout);
+}
 
 std::optional<JobSetting> first_difference(const JobSettings& a, const JobSettings& b) {
   if (a.nodes_min != b.nodes_min || a.nodes_max != b.nodes_max) return JobSetting::nodes;
@@ -19,6 +22,8 @@ std::optional<JobSetting> first_difference(const JobSettings& a, const JobSettin
   if (a.restart_window != b.restart_window) return JobSetting::restart_window;
   if (a.join_timeout != b.join_timeout) return JobSetting::join_timeout;
   if (a.last_call_timeout != b.last_call_timeout) return JobSetting::last_call_timeout;
+  const bool is_heartbeat_known = a.heartbeat_timeout && b.heartbeat_timeout;
+  if (is_heartbeat_known && a.heartbeat_timeout != b.heartbeat_timeout) return JobSetting::heartbeat_timeout;
   return {};
 }
 
@@ -29,6 +34,7 @@ void take_settings(MembershipOptions& options, const Hello& hello) {
   options.restart_window = hello.restart_window;
   options.join_timeout = hello.join_timeout;
   options.last_call_timeout = hello.last_call_timeout;
+  options.nodes_heartbeat_timeout = hello.heartbeat_timeout;
 }
 
 MembershipOptions options_of(const Hello& hello, RoundId term, const JobBefore& before) {

@@ -49,8 +49,9 @@ struct MembershipOptions {
   std::string endpoint_address;
   RoundId term;                                     // its number is not used; a round that is heard of makes it greater
   std::uint64_t term_max = std::uint64_t{1} << 62;  // of a round that a node may have
-  std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
-  JobBefore before;                                    // whoever has an older round than its last one was left behind
+  std::chrono::milliseconds heartbeat_timeout{3'000};                  // silence for as long is a node's loss
+  std::optional<std::chrono::milliseconds> nodes_heartbeat_timeout{};  // which the nodes were started with
+  JobBefore before;                    // whoever has an older round than its last one was left behind
   std::function<std::string()> nonce;  // of each round another one, that nobody can guess: 32 hexadecimal digits
   LostHost lost;                       // whose end or silence made this membership begin
 
@@ -64,10 +65,12 @@ struct MembershipOptions {
 struct JobSettings {
   int nodes_min = 1, nodes_max = 1, restarts_max = 0;
   std::chrono::milliseconds restart_window{0}, join_timeout{0}, last_call_timeout{0};
+  std::optional<std::chrono::milliseconds> heartbeat_timeout{};  // empty: an older program does not say it
 };
-enum class JobSetting { nodes, restarts_max, restart_window, join_timeout, last_call_timeout };
+enum class JobSetting { nodes, restarts_max, restart_window, join_timeout, last_call_timeout, heartbeat_timeout };
 JobSettings settings_of(const Hello& hello);
 JobSettings settings_of(const MembershipOptions& options);
+// What one side does not say is not compared.
 std::optional<JobSetting> first_difference(const JobSettings& a, const JobSettings& b);
 
 // The settings that a node brings: of a job that begins with it, or whose round it has.

@@ -135,6 +135,25 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
   return those.empty() ? first : *std::min_element(those.begin(), those.end(), is_earlier);
 }
 
+bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause) {
+  // It ended, by itself or as libraries end a process, for what another one may have done.
+  const auto may_follow = [](const FailureReport& failure) {
+    return standing_of(failure) == Standing::plain && !may_be_late(failure) && failure.accused.empty() &&
+           !failure.is_killed_by_ddprun() && failure.ending.kind != Ending::Kind::not_started;
+  };
+  const auto& first = failures[cause];
+  if (!may_follow(first)) return true;
+  if (first.missed_a_peer) return false;
+  if (count_accusers(failures).count(first.rank) != 0) return true;
+  for (const auto i : unexplained_among(failures)) {
+    const auto& other = failures[i];
+    const bool is_same = other.ending == first.ending && other.says_why() && other.message == first.message;
+    const auto apart = std::chrono::abs(other.job_time - first.job_time);
+    if (i != cause && may_follow(other) && !is_same && apart <= kLateReport + doubt_between(other, first)) return false;
+  }
+  return true;
+}
+
 const FailureReport* cause_of(const CurrentRound& round) {
   if (round.failures.empty()) return nullptr;
   const auto& first = round.failures[first_cause(round.failures)];
@@ -181,7 +200,8 @@ bool is_change_of_members(const CurrentRound& round, bool has_begun, bool are_en
 std::string why_ended(const CurrentRound& round, bool is_change_of_members) {
   const auto* first = cause_of(round);
   if (is_change_of_members || first == nullptr) return round.loss ? round.loss->what : round.change->who;
-  return failure_reason_text(*first);
+  const auto index = static_cast<std::size_t>(first - round.failures.data());
+  return failure_reason_text(*first, is_certain(round.failures, index));
 }
 
 std::optional<std::string> place_to_blame(const CurrentRound& round, bool is_change_of_members) {

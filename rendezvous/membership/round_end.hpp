@@ -33,6 +33,11 @@ namespace ddp::rendezvous {
 // Requires at least one; returns its index.
 std::size_t first_cause(const std::vector<FailureReport>& failures);
 
+// Whether facts tell that this is the cause, its own end or what others say of it. Not certain is the cause among
+// workers that end by themselves and say nothing of each other, if another one has ended within 250 ms and the errors
+// of the clocks; and a worker that failed for another one, none of which has failed.
+bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause);
+
 // Null if nothing has failed, and if a node was lost for whose ranks the others left their groups.
 const FailureReport* cause_of(const CurrentRound& round);
 

@@ -27,6 +27,7 @@ Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
   }
   if (first != nullptr) {
     verdict.cause = *first;
+    verdict.is_cause_certain = is_certain(round.failures, static_cast<std::size_t>(first - round.failures.data()));
     for (const auto& failure : round.failures)
       if (&failure != first && verdict.consequences.size() < kFailuresMax) {
         verdict.consequences.push_back(failure);

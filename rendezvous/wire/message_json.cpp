@@ -113,6 +113,7 @@ void read_optional(const JsonValue& object, const char* name, std::optional<Numb
   if (object.find(name) != nullptr) read(object, name, out.emplace());
 }
 
+void read(const JsonValue& object, const char* name, std::optional<bool>& out) { read_optional(object, name, out); }
 void read(const JsonValue& object, const char* name, std::optional<int>& out) { read_optional(object, name, out); }
 void read(const JsonValue& object, const char* name, std::optional<std::uint64_t>& out) {
   read_optional(object, name, out);
@@ -292,6 +293,7 @@ void fields(Hello& m, Visit visit) {
   visit("restart_window_ms", m.restart_window);
   visit("join_timeout_ms", m.join_timeout);
   visit("last_call_timeout_ms", m.last_call_timeout);
+  visit("heartbeat_timeout_ms", m.heartbeat_timeout);
   visit("grace_ms", m.grace);
   visit("was_welcomed", m.was_welcomed);
   visit("is_served_by_agent", m.is_served_by_agent);
@@ -466,6 +468,7 @@ template <class Visit>
 void fields(FinishJob& m, Visit visit) {
   visit("exit_code", m.exit_code);
   visit("cause", m.cause);
+  visit("is_cause_certain", m.is_cause_certain, true);
   visit("consequences", m.consequences);
   visit("stopped", m.stopped);
   visit("world_size", m.world_size);
@@ -509,6 +512,7 @@ void fields(FailureReport& m, Visit visit) {
   visit("program", m.program);
   visit("ending_value", m.ending.value);
   visit("core_dumped", m.ending.core_dumped);
+  visit("out_of_memory", m.ending.out_of_memory);
   visit("round", m.round);
   visit("after_ms", m.after);
   visit("job_time_ms", m.job_time);
@@ -594,6 +598,7 @@ void check(const Hello& m) {
   check_wait("restart_window_ms", m.restart_window);
   check_wait("join_timeout_ms", m.join_timeout);
   check_wait("last_call_timeout_ms", m.last_call_timeout);
+  if (m.heartbeat_timeout) check_wait("heartbeat_timeout_ms", *m.heartbeat_timeout);
   check_wait("grace_ms", m.grace);
   if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kNodesMax - 1);
   check_secret("node_key", m.node_key);

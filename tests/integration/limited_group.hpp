@@ -34,7 +34,6 @@ class LimitedGroup {
   LimitedGroup& operator=(const LimitedGroup&) = delete;
 
   bool exists() const { return !path_.empty(); }
-  std::string procs() const { return (path_ / "cgroup.procs").string(); }  // whoever is written there is in it
   void enter() const { std::ofstream(path_ / "cgroup.procs") << ::getpid() << std::flush; }
 
  private:

@@ -8,7 +8,7 @@
 // return             leaves its group in order, and main returns 3
 // abort_group        gives up on its group, and throws
 // slow_throw         as throw, but the process goes on for 0.3 s after it has left its group
-// oom                joins the cgroup of the file DDP_TEST_CGROUP, and takes memory until the kernel kills it
+// oom                takes memory until the kernel kills it
 // hang               does not come to a collective, whose timeout is 2 s
 // guardian, agent    kills that process of its node
 // disk_full          throws for a full disk
@@ -92,15 +92,8 @@ pid_t parent_of(pid_t pid) {
   return -1;
 }
 
-void run_out_of_memory() {
-  const char* group = std::getenv("DDP_TEST_CGROUP");
-  if (group == nullptr) throw std::runtime_error("no cgroup");
-  std::ofstream(group) << ::getpid() << std::flush;
-  while (true) hold_memory(16);
-}
-
 void fail(ddp::ProcessGroup& world, const std::string& how) {
-  if (how == "oom") run_out_of_memory();
+  while (how == "oom") hold_memory(16);
   if (how == "guardian") ::kill(::getppid(), SIGKILL);
   if (how == "agent") ::kill(parent_of(::getppid()), SIGKILL);
   while (how == "hang" || how == "guardian" || how == "agent") ::pause();

@@ -421,6 +421,25 @@ TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirstI
   EXPECT_TRUE(failures[1].stderr_tail.empty());
 }
 
+TEST_F(NodeCoreOfTwo, LastWordsOnStderrCountWhereThereIsNoErrorFile) {
+  run();
+  const auto wanted = all<NodeCore::ReadReasons>(
+      written(step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::exited, 1, false}},
+                                             WorkerEnded{0, {Ending::Kind::exited, 1, false}}, TreeEmpty{}}})));
+  ASSERT_EQ(wanted.size(), 1U);
+  const Reasons reasons{
+      {"", ""},
+      {{"Traceback", "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4012"},
+       {"Traceback", "ValueError: the batch is empty"}}};
+  const auto sent = all<NodeCore::SendRoundEnded>(step(NodeCore::ReasonsRead{wanted.front().number, reasons}));
+  ASSERT_EQ(sent.size(), 1U);
+  const auto& failures = sent.front().message.failures;
+  ASSERT_EQ(failures.size(), 2U);
+  EXPECT_THAT(failures[0].stderr_tail, ElementsAre("Traceback", "ValueError: the batch is empty"));
+  EXPECT_TRUE(failures[1].missed_a_peer);
+  EXPECT_EQ(failures[1].message, "") << "it is no reason that the worker gave";
+}
+
 TEST_F(NodeCoreOfTwo, TheCauseIsThatAfterTheReasonsAreRead) {
   run();
   const auto wanted = all<NodeCore::ReadReasons>(
@@ -779,6 +798,15 @@ TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatWorkersPrint) {
     if (std::holds_alternative<NodeCore::Finish>(action)) order.emplace_back("finish");
   }
   EXPECT_THAT(order, ::testing::ElementsAre("ddprun", "folder", "error:", "finish"));
+}
+
+TEST_F(NodeCoreOfTwo, EveryNodeSaysAtTheEndWhereItsLogFilesAre) {
+  auto second = start(0);
+  second.group_rank = 1;
+  run(second);
+  hear(rendezvous::FinishJob{});
+  const auto actions = written(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}));
+  EXPECT_EQ(all<NodeCore::PrintLogFolder>(actions).size(), 1U);
 }
 
 TEST_F(NodeCoreOfTwo, AStopWhileNobodyHearsItEndsTheNodeWithItsSignal) {

@@ -89,15 +89,22 @@ TEST(Report, TheLastRoundHasTheCause) {
   auto json = nlohmann::json::parse(report_json("bert", 137, verdict));
   EXPECT_TRUE(json["rounds"][0]["cause"].is_null());
   EXPECT_EQ(json["rounds"][1]["cause"], (nlohmann::json{{"rank", 5},
+                                                        {"is_certain", true},
                                                         {"host", "gpu17"},
                                                         {"pid", 41822},
                                                         {"exit_code", nullptr},
                                                         {"signal", "SIGKILL"},
+                                                        {"out_of_memory", nullptr},
                                                         {"message", nullptr},
                                                         {"stderr_file", "/logs/stderr.log"},
                                                         {"stderr_tail", {"step 4", "oh"}}}));
   verdict.has_left = true;
   EXPECT_EQ(nlohmann::json::parse(report_json("bert", 143, verdict))["left"], true);
+  cause.ending.out_of_memory = true;
+  verdict.is_cause_certain = false;
+  json = nlohmann::json::parse(report_json("bert", 137, verdict))["rounds"][1]["cause"];
+  EXPECT_EQ(json["out_of_memory"], true);
+  EXPECT_EQ(json["is_certain"], false);
   cause.ending = {Ending::Kind::exited, 3, false};
   cause.message = "no data";
   json = nlohmann::json::parse(report_json("bert", 3, verdict))["rounds"][1]["cause"];

@@ -14,6 +14,7 @@ using rendezvous::describe_duration;
 using rendezvous::Ending;
 using rendezvous::FailureReport;
 using rendezvous::FinishJob;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -60,6 +61,16 @@ TEST(Summary, SaysWhatWasDecidedBecauseOfTheCause) {
   verdict.what = "3 rounds in a row failed";
   EXPECT_THAT(job_summary(verdict),
               HasSubstr("error: rank 5 ended with exit code 3 after 12 min; 3 rounds in a row failed\n"));
+}
+
+TEST(Summary, SaysThatTheCauseIsNotCertain) {
+  auto verdict = verdict_on(failure_of({Ending::Kind::exited, 1, false}));
+  verdict.is_cause_certain = false;
+  verdict.stopped = 1;
+  verdict.world_size = 3;
+  EXPECT_THAT(
+      job_summary(verdict),
+      HasSubstr("error: rank 5 ended with exit code 1 after 12 min (not certain); one other rank was stopped\n"));
 }
 
 TEST(Summary, TellsTheCauseFromWhatFollowedIt) {
@@ -188,6 +199,17 @@ TEST(Summary, APythonProgramThatCrashesIsAskedForItsOwnTrace) {
   EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`gdb ./train core`"));
   failure.program = "train.py";
   EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`export PYTHONFAULTHANDLER=1`"));
+}
+
+TEST(Summary, AKillIsOnlyTakenForWantOfMemoryWhereNothingTellsOtherwise) {
+  auto failure = failure_of({Ending::Kind::killed, SIGKILL, false});
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("try:   `dmesg | grep -i oom` on gpu17"));
+  failure.ending.out_of_memory = true;
+  EXPECT_THAT(job_summary(verdict_on(failure)), AllOf(HasSubstr("rank 5 was killed by SIGKILL (out of memory) after"),
+                                                      HasSubstr("try:   let each rank take less memory")));
+  failure.ending.out_of_memory = false;
+  EXPECT_THAT(job_summary(verdict_on(failure)),
+              AllOf(HasSubstr("rank 5 was killed by SIGKILL after"), HasSubstr("try:   find who sent it")));
 }
 
 TEST(Summary, AProgramThatNeverRanHasNoPidAndNoTime) {

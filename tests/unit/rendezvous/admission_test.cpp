@@ -19,6 +19,7 @@ class AdmissionToAJob : public ::testing::Test {
     options.run_id = hello.run_id = "job";
     options.nodes_min = hello.nodes_min = 2;
     options.nodes_max = hello.nodes_max = 4;
+    options.nodes_heartbeat_timeout = hello.heartbeat_timeout = 3s;
   }
   std::string objection(const Hello& its, bool has_begun = false) const {
     const auto refused = Admission{options, nodes, has_begun}.objection(its);
@@ -49,7 +50,9 @@ TEST_F(AdmissionToAJob, NodeWithOtherLimitsIsRefusedWithBothValues) {
       {[](Hello& its) { its.join_timeout = 1500ms; }, "join_timeout=1.5, the endpoint with join_timeout=600",
        "same join_timeout of --rdzv-conf"},
       {[](Hello& its) { its.last_call_timeout = 1s; }, "last_call_timeout=1, the endpoint with last_call_timeout=30",
-       "same last_call_timeout of --rdzv-conf"}};
+       "same last_call_timeout of --rdzv-conf"},
+      {[](Hello& its) { its.heartbeat_timeout = 250ms; },
+       "heartbeat_timeout=0.25, the endpoint with heartbeat_timeout=3", "same heartbeat_timeout of --rdzv-conf"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
     auto other = hello;
@@ -58,6 +61,19 @@ TEST_F(AdmissionToAJob, NodeWithOtherLimitsIsRefusedWithBothValues) {
     EXPECT_THAT(refused.what, HasSubstr(c.what));
     EXPECT_THAT(refused.try_this, HasSubstr(c.try_this));
   }
+}
+
+TEST_F(AdmissionToAJob, SettingThatAnOlderProgramDoesNotSayIsNotCompared) {
+  hello.heartbeat_timeout.reset();
+  EXPECT_EQ(objection(hello), "");
+  options.nodes_heartbeat_timeout.reset();
+  hello.heartbeat_timeout = 1s;
+  EXPECT_EQ(objection(hello), "");
+}
+
+TEST_F(AdmissionToAJob, NodesMayHaveAnotherGraceThanTheEndpoint) {
+  hello.grace = 5s;
+  EXPECT_EQ(objection(hello), "");
 }
 
 TEST_F(AdmissionToAJob, NodeOfAnotherJobOrStepOfSlurmMayNot) {

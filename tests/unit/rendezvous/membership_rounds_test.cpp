@@ -528,6 +528,36 @@ TEST(FirstCause, RankThatMissedAnUnnamedPeerIsAConsequenceOfAnyOther) {
   EXPECT_EQ(first_of({missed, failure_at(20ms, exited(1), {7})}), 0u) << "the other missed a healthy one";
 }
 
+bool is_certain_of(const std::vector<FailureReport>& failures) {
+  const auto those = of_ranks(failures);
+  return is_certain(those, first_cause(those));
+}
+
+TEST(FirstCause, IsNotCertainAmongWorkersThatEndTogetherAndSayNothing) {
+  EXPECT_FALSE(is_certain_of({failure_at(10ms, exited(1)), failure_at(260ms, exited(3))}));
+  EXPECT_FALSE(is_certain_of({failure_at(10ms, exited(1)), failure_at(20ms, kAborted)}));
+  EXPECT_FALSE(is_certain_of({failure_of("a", 10ms, 20ms, exited(1)), failure_of("b", 290ms, 20ms, exited(3))}))
+      << "the errors of both clocks count";
+  EXPECT_TRUE(is_certain_of({failure_at(10ms, exited(1)), failure_at(261ms, exited(3))}));
+  EXPECT_TRUE(is_certain_of({failure_of("a", 10ms, 20ms, exited(1)), failure_of("b", 301ms, 20ms, exited(3))}));
+}
+
+TEST(FirstCause, IsCertainWhereFactsTell) {
+  EXPECT_TRUE(is_certain_of({failure_at(10ms, exited(1))}));
+  EXPECT_TRUE(is_certain_of({failure_at(10ms, kKilled), failure_at(10ms, exited(1))})) << "a failure of its own";
+  EXPECT_TRUE(is_certain_of({failure_at(10ms, exited(3)), failure_at(10ms, exited(1), {0})})) << "it is accused";
+  auto own = failure_at(10ms, exited(3));
+  own.is_own_error = true;
+  EXPECT_TRUE(is_certain_of({own, failure_at(10ms, exited(1))}));
+  auto missed = failure_at(10ms, exited(1));
+  missed.missed_a_peer = true;
+  EXPECT_TRUE(is_certain_of({missed, failure_at(20ms, exited(3))}));
+  EXPECT_FALSE(is_certain_of({missed})) << "whose connection ended has not failed";
+  auto same = failure_at(10ms, exited(1));
+  same.message = "no module named torch";
+  EXPECT_TRUE(is_certain_of({same, same})) << "all fail of one reason";
+}
+
 TEST(FirstCause, ErrorOfItsOwnGoesBeforeAll) {
   auto own = failure_at(1h, exited(1));
   own.is_own_error = true;

@@ -21,7 +21,7 @@ const std::string kKey = "0123456789abcdef0123456789abcdef", kNonce = "001122334
 
 FailureReport some_failure() {
   FailureReport out{
-      5,     1,     "gpu17",           41822,      "./train",          {Ending::Kind::killed, 11, true}, 3,
+      5,     1,     "gpu17",           41822,      "./train",          {Ending::Kind::killed, 11, true, false}, 3,
       12min, 13min, "out of \"luck\"", {"a", "b"}, "logs/x/stderr.log"};
   out.accused = {7, 0};
   out.is_own_error = out.was_ending = true;
@@ -65,6 +65,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                                    600s,
                                    90s,
                                    5s,
+                                   3s,
                                    7s,
                                    true,
                                    true,
@@ -128,7 +129,8 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                 3,
                 "what",
                 "try",
-                RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s, 7ms}, {}}, 8ms}},
+                RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s, 7ms}, {}}, 8ms},
+                false},
       FinishJob{},
       left,
       HostLeaves{},
@@ -336,6 +338,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
        {"/restart_window_ms", {-1, 400 * kDay}},
        {"/join_timeout_ms", {-1, 400 * kDay}},
        {"/last_call_timeout_ms", {-1, 400 * kDay}},
+       {"/heartbeat_timeout_ms", {-1, 400 * kDay}},
        {"/grace_ms", {-1, 400 * kDay}}},
       parse);
   for (const auto* name : {"/run_id", "/node_key", "/host_name", "/role", "/local_address", "/slurm_run"})
