@@ -147,6 +147,17 @@ std::string hosts_file(const Hosts::Options& options) {
   return text;
 }
 
+// Lines for `ip` about the addresses of `to`, as its neighbours know them.
+std::string neighbour_lines(const std::string& command, int to, int interfaces, const std::string& more) {
+  std::string lines;
+  for (int interface = 0; interface < interfaces; ++interface) {
+    for (const std::string& address : {Hosts::ipv4(to, interface), Hosts::ipv6(to, interface)}) {
+      lines += "neigh " + command + " " + address + more + " dev eth" + std::to_string(interface) + "\n";
+    }
+  }
+  return lines;
+}
+
 void mount_or_fail(const char* source, const char* target, const char* type, unsigned long flags) {
   if (::mount(source, target, type, flags, nullptr) != 0) base::throw_errno(std::string("mount ") + target);
 }
@@ -338,6 +349,16 @@ void Hosts::heal(int host, int interface) {
     }
   }
   ip(switch_[0].network, lines);
+}
+
+// `from` believes that `to` has an Ethernet address that nobody has.
+void Hosts::cut_way(int from, int to) {
+  ip(hosts_.at(static_cast<std::size_t>(from)).network,
+     neighbour_lines("replace", to, interfaces_, " lladdr 02:00:00:00:00:00 nud permanent"));
+}
+
+void Hosts::heal_way(int from, int to) {
+  ip(hosts_.at(static_cast<std::size_t>(from)).network, neighbour_lines("del", to, interfaces_, ""));
 }
 
 // The interface's cable ends at a relay from now on, and another goes from there to the switch.

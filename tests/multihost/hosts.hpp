@@ -65,6 +65,10 @@ class Hosts {
   void heal(int host, int interface = kAll);
   static constexpr int kAll = -1;
 
+  // Silence one way: what `from` sends to `to` is lost, on all interfaces. And its end.
+  void cut_way(int from, int to);
+  void heal_way(int from, int to);
+
   // What a host sends over an interface, which is not cut, is delayed or lost from now on: {} ends both. Throws NoHosts
   // where this machine has no such means.
   void disturb(int host, const Disturbance& disturbance, int interface = 0);

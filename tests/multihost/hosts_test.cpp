@@ -128,6 +128,30 @@ TEST_F(HostsTest, ReachEachOtherUntilACableIsCutAndAgainAfter) {
   EXPECT_EQ(wait_status(listener), SIGKILL);
 }
 
+TEST_F(HostsTest, ACutWayLosesWhatOneHostSendsToOneOther) {
+  Hosts* const hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  const pid_t on_one = listen_on(*hosts, 1), on_two = listen_on(*hosts, 2);
+  EXPECT_EQ(wait_status(connect_from(*hosts, 0, Hosts::ipv4(1))), 0) << "the hosts know each other's address before";
+  for (const int from : {0, 1}) {
+    SCOPED_TRACE(from);
+    hosts->cut_way(from, 1 - from);
+    for (const auto& address : {Hosts::ipv4(2), Hosts::ipv6(2)}) {
+      EXPECT_EQ(wait_status(connect_from(*hosts, 0, address)), 0) << "the way to another host";
+    }
+    const pid_t waiting = connect_from(*hosts, 0, Hosts::ipv4(1));
+    wait_until([&] { return has_asked_to_connect(waiting, 2); });
+    EXPECT_EQ(::waitpid(waiting, nullptr, WNOHANG), 0) << "neither refused nor connected";
+    hosts->heal_way(from, 1 - from);
+    EXPECT_EQ(wait_status(waiting), 0);
+    EXPECT_EQ(wait_status(connect_from(*hosts, 0, Hosts::ipv6(1))), 0);
+  }
+  for (const pid_t listener : {on_one, on_two}) {
+    ::kill(listener, SIGKILL);
+    EXPECT_EQ(wait_status(listener), SIGKILL);
+  }
+}
+
 TEST_F(HostsTest, WhatADisturbedHostSendsIsDelayedOrLostUntilThatEnds) {
   Hosts* const hosts = make_hosts({});
   if (hosts == nullptr || !disturb(0, {})) return;
