@@ -155,24 +155,29 @@ struct Named {
   bool was_killed_by_job = false;  // its worker, as one that hangs
 };
 
-// What each part of the text names: a host, or a rank.
+std::set<int> hosts_of_rank(const History& run, const RoundNumbers& before, int rank) {
+  std::set<int> out;  // in one of the two rounds before
+  for (const auto& other : run.reasons) {
+    const bool is_before = other.round < before && other.round[2] + 2 >= before[2];
+    if (is_before && other.rank == rank) out.insert(other.host);
+  }
+  return out;
+}
+
+// What each part of the text names. A rank that left for another one says so, and names that one.
 std::vector<Named> named_in(const History& run, const Reason& reason) {
+  const std::string separator = "; then ";
   std::vector<Named> out;
   for (std::size_t at = 0; at < reason.why.size();) {
-    const auto end = std::min(reason.why.find("; ", at), reason.why.size());
-    const std::string clause = reason.why.substr(at, end - at);
-    at = end + 2;
-    if (const auto host = test::matches(clause, "host node([0-9]+)"); !host.empty()) {
-      out.push_back({.hosts = {std::stoi(host[0][1])}});
-    } else if (const auto rank = test::matches(clause, "^rank ([0-9]+) "); !rank.empty()) {
-      std::set<int> hosts;  // of this rank, in one of the rounds before
-      for (const auto& other : run.reasons) {
-        const bool is_before = other.round < reason.round && other.round[2] + 2 >= reason.round[2];
-        if (is_before && other.rank == std::stoi(rank[0][1])) hosts.insert(other.host);
-      }
-      const bool was_killed = clause.find(" was killed by ddprun") != std::string::npos;
-      if (!hosts.empty()) out.push_back({.hosts = hosts, .was_killed_by_job = was_killed});
+    const auto end = std::min(reason.why.find(separator, at), reason.why.size());
+    const std::string part = reason.why.substr(at, end - at);
+    at = end + separator.size();
+    Named named{.hosts = {}, .was_killed_by_job = part.find(" was killed by ddprun") != std::string::npos};
+    for (const auto& host : test::matches(part, "host node([0-9]+)")) named.hosts.insert(std::stoi(host[1]));
+    for (const auto& rank : test::matches(part, "rank ([0-9]+) ")) {
+      named.hosts.merge(hosts_of_rank(run, reason.round, std::stoi(rank[1])));
     }
+    if (!named.hosts.empty()) out.push_back(named);
   }
   return out;
 }
