@@ -110,7 +110,7 @@ enum class Kind {
   mute_host,  // what it sends is lost
   cut_way,    // from one host to another
   cut_pair,
-  reset,
+  reset,  // another host answers in its place, by resets
   restart_daemon,
   leave,
 };
@@ -413,8 +413,8 @@ class Job {
         return;
       }
       case Kind::reset:
-        note("resets of all connections of " + name(host) + lasts, drawn.length, {host}).is_of_network = true;
-        return reset(host, Clock::now() + drawn.length);
+        note("a firewall resets all connections of " + name(host) + lasts, drawn.length, {host}).is_of_network = true;
+        return reset(host, drawn.length);
       case Kind::restart_daemon:
         note("kill of the daemon, away for " + seconds_text(drawn.delay), drawn.delay, {});
         daemon_->kill(SIGKILL);
@@ -501,9 +501,12 @@ class Job {
     });
   }
 
-  void reset(int host, Clock::time_point until) {
-    hosts_.run(host, {"ss", "--kill", "--tcp", "state", "connected", "not", "dst", "127.0.0.0/8"}).wait();
-    if (Clock::now() < until) after(20ms, [this, host, until] { reset(host, until); });
+  void reset(int host, milliseconds length) {
+    after(length, [this, host] {
+      if (--resets_[host] == 0) hosts_.end_stand_in(host);
+    });
+    cut(host, length);  // is healed after that
+    if (resets_[host]++ == 0) hosts_.stand_in_for(host);
   }
 
   const Options options_;
@@ -513,7 +516,7 @@ class Job {
   std::vector<Node> nodes_;
   std::optional<HostProcess> daemon_;
   std::multimap<Clock::time_point, std::function<void()>> actions_;
-  std::map<int, int> cuts_;
+  std::map<int, int> cuts_, resets_;
   std::map<std::pair<int, int>, int> cut_ways_;
   std::vector<soak::Fault> faults_;
   std::vector<soak::Violation> breaches_;
