@@ -9,7 +9,9 @@
 // endpoint; static: --node-rank and --master-addr), how many there are, and who serves the endpoint. Each two values
 // occur together in at least two rows, where there are as many.
 //
-//   replaced_node_benchmark [--trials=N] [--row=N]      default 3 trials of each row
+//   replaced_node_benchmark [--trials=N] [--row=N] [--torchrun=PYTHON]      default 3 trials of each row
+//
+// With --torchrun torchrun takes the place of ddprun, in the rows that it can have: no daemon, no guardian.
 #include <signal.h>
 #include <unistd.h>
 
@@ -23,7 +25,6 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -43,7 +44,7 @@ using ddp::test::Hosts;
 using namespace std::chrono_literals;
 
 constexpr int kWorkers = 2;  // of each node
-constexpr std::chrono::seconds kPatience{40};
+constexpr std::chrono::seconds kPatience{40}, kPythonPatience{90};
 
 // --- rows ---
 
@@ -121,6 +122,7 @@ std::string text_of(const Row& row) {
 // --- a trial ---
 
 fs::path own_program, folder;
+std::string python;  // of torchrun; empty: ddprun
 
 pid_t guardian_of(pid_t agent) {
   const auto pid = std::to_string(agent);
@@ -164,8 +166,9 @@ class Trial {
 
  private:
   std::vector<std::string> ddprun(int node) const {
-    std::vector<std::string> words{own_program.parent_path() / "ddprun", "--nproc-per-node=" + std::to_string(kWorkers),
-                                   "--max-restarts=10", "--no-python"};
+    std::vector<std::string> words{own_program.parent_path() / "ddprun"};
+    if (!python.empty()) words = {python, "-m", "torch.distributed.run", "--local-addr=" + Hosts::ipv4(node)};
+    words.insert(words.end(), {"--nproc-per-node=" + std::to_string(kWorkers), "--max-restarts=10", "--no-python"});
     const std::string nodes = factors[kNodes].values[static_cast<std::size_t>(row_[kNodes])];
     const std::string server = Hosts::ipv4(row_[kServer] == 1 ? nodes_ : 0);
     words.push_back("--nnodes=" + nodes);
@@ -174,7 +177,8 @@ class Trial {
                    {"--node-rank=" + std::to_string(node), "--master-addr=" + server, "--master-port=29500"});
     } else {
       words.insert(words.end(), {"--rdzv-backend=c10d", "--rdzv-endpoint=" + server + ":29500", "--rdzv-id=recovery",
-                                 "--node-rank=" + std::to_string(node), "--rdzv-conf=last_call_timeout=0.1"});
+                                 "--node-rank=" + std::to_string(node),
+                                 "--rdzv-conf=last_call_timeout=" + std::string(python.empty() ? "0.1" : "1")});
     }
     words.insert(words.end(), {own_program, "--worker", starts_.path()});
     return words;
@@ -186,9 +190,10 @@ class Trial {
   }
 
   bench::Workers wait_for_all(bench::Nanoseconds since, const std::string& event) {
-    auto workers = starts_.wait(nodes_ * kWorkers, since, kPatience);
+    const auto patience = python.empty() ? kPatience : kPythonPatience;
+    auto workers = starts_.wait(nodes_ * kWorkers, since, patience);
     if (workers.empty())
-      throw std::runtime_error("not all workers within " + std::to_string(kPatience.count()) + " s after " + event +
+      throw std::runtime_error("not all workers within " + std::to_string(patience.count()) + " s after " + event +
                                "; " + log_.string());
     return workers;
   }
@@ -214,7 +219,8 @@ class Trial {
   std::vector<HostProcess> processes_, agents_;
 };
 
-void time_row(const Row& row, int trials) {
+// Whether all trials recovered.
+bool time_row(const Row& row, int trials) {
   static int number = 0;
   std::vector<double> ms;
   std::string failures;
@@ -231,6 +237,7 @@ void time_row(const Row& row, int trials) {
   } else {
     std::printf("| %.0f | %.0f |%s\n", bench::median(ms), *std::max_element(ms.begin(), ms.end()), failures.c_str());
   }
+  return failures.empty();
 }
 
 }  // namespace
@@ -241,12 +248,15 @@ int main(int argc, char** argv) {
   const auto rows = pairwise_rows();
   for (int i = 1; i < argc; ++i) {
     const bool is_trials = std::sscanf(argv[i], "--trials=%d", &trials) == 1 && trials >= 1;
+    const std::string word = argv[i], option = "--torchrun=";
+    const bool is_python = word.rfind(option, 0) == 0 && word.size() > option.size();
+    if (is_python) python = word.substr(option.size());
     const bool is_row =
         std::sscanf(argv[i], "--row=%d", &only) == 1 && only >= 1 && only <= static_cast<int>(rows.size());
-    if (is_trials || is_row) continue;
+    if (is_trials || is_row || is_python) continue;
     std::fprintf(stderr,
                  "error: '%s' is no option of this benchmark\nwhere: argument %d\n"
-                 "try:   replaced_node_benchmark [--trials=20] [--row=1 to %zu]\n",
+                 "try:   replaced_node_benchmark [--trials=20] [--row=1 to %zu] [--torchrun=PYTHON]\n",
                  argv[i], i, rows.size());
     return 2;
   }
@@ -259,16 +269,20 @@ int main(int argc, char** argv) {
   }
   folder = pattern;
   ::setenv("TMPDIR", folder.c_str(), 1);
+  bool is_good = true;
   try {
     for (const auto& factor : factors) std::printf("| %s ", factor.name);
     std::printf("| recovered | median, ms | most, ms |\n");
     for (std::size_t i = 0; i < factors.size() + 3; ++i) std::printf("| --- ");
     std::printf("|\n");
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (only == 0 || only == static_cast<int>(i) + 1) time_row(rows[i], trials);
+      const bool is_chosen = only == 0 || only == static_cast<int>(i) + 1;
+      const bool can_have = python.empty() || (rows[i][kServer] == 0 && rows[i][kFault] != 1);
+      if (is_chosen && can_have) is_good = time_row(rows[i], trials) && is_good;
     }
   } catch (const ddp::test::NoHosts& reason) {
     std::printf("skipped: %s\n", reason.what());
   }
-  return 0;
+  if (is_good) fs::remove_all(folder);  // else what the programs said is there
+  return is_good ? 0 : 1;
 }
