@@ -11,12 +11,10 @@
 //   recovery_benchmark [rounds] [--all]      default 5; --all tries torchrun where an agent dies, too, once each
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,7 +25,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -38,36 +35,24 @@
 #include <vector>
 
 #include "benchmarks/common/measure.hpp"
+#include "benchmarks/recovery/starts.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC, the same in all processes
-using Nanoseconds = long long;
 using Words = std::vector<std::string>;
 using ddp::benchmarks::arguments_of;
+using ddp::benchmarks::be_worker;
 using ddp::benchmarks::median;
+using ddp::benchmarks::ms_until_all_started;
+using ddp::benchmarks::Nanoseconds;
+using ddp::benchmarks::now;
+using ddp::benchmarks::Starts;
+using ddp::benchmarks::Workers;
 
 constexpr std::chrono::seconds kPatience{20};
 constexpr std::chrono::seconds kPythonPatience{90};
 constexpr int kRoundsMax = 99;  // with one to warm up, the 100 of --max-restarts
-
-Nanoseconds now() { return Clock::now().time_since_epoch().count(); }
-
-// A worker: says that it has started, then waits for a signal, or ends with 0 once the benchmark is gone.
-int be_worker(const char* path) {
-  const int fifo = ::open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fifo < 0) return 0;
-  char line[128];
-  const char *rank = std::getenv("RANK"), *world_size = std::getenv("WORLD_SIZE");
-  const int length = std::snprintf(line, sizeof line, "%lld %d %s %s\n", now(), static_cast<int>(::getpid()),
-                                   rank != nullptr ? rank : "-1", world_size != nullptr ? world_size : "-1");
-  if (::write(fifo, line, static_cast<std::size_t>(length)) != length) return 1;
-  pollfd reader{fifo, 0, 0};  // POLLERR comes unasked
-  while (::poll(&reader, 1, -1) < 0) {
-  }
-  return 0;
-}
 
 pid_t spawn(const Words& words, const std::string& output = "/dev/null") {
   auto arguments = arguments_of(words);
@@ -100,65 +85,6 @@ void end_all_processes() {
     const auto own = tree_of(::getpid());
     for (auto pid = own.begin() + 1; pid != own.end(); ++pid) ::kill(*pid, SIGKILL);
   } while (::waitpid(-1, nullptr, 0) > 0);
-}
-
-struct Worker {
-  Nanoseconds started = 0;
-  pid_t pid = -1;
-  int rank = -1;
-  int world_size = -1;
-};
-using Workers = std::vector<Worker>;  // of one round, in the order of their ranks
-
-// What the workers of one job say of their start.
-class Starts {
- public:
-  explicit Starts(fs::path path) : path_(std::move(path)) {
-    // Open for writing as well: else the end of the last worker would be an end of file.
-    if (::mkfifo(path_.c_str(), 0600) != 0 || (fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC)) < 0)
-      throw std::system_error(errno, std::generic_category(), path_);
-  }
-  Starts(const Starts&) = delete;
-  Starts& operator=(const Starts&) = delete;
-  ~Starts() { ::close(fd_); }
-
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
-  // The workers of the first round of this size that began after `since`; empty when that does not happen in time.
-  Workers wait(int world_size, Nanoseconds since, std::chrono::milliseconds limit) {
-    const auto deadline = Clock::now() + limit;
-    std::map<int, Worker> found;
-    while (static_cast<int>(found.size()) < world_size) {
-      if (const auto end = text_.find('\n'); end != std::string::npos) {
-        Worker worker;
-        std::sscanf(text_.c_str(), "%lld %d %d %d", &worker.started, &worker.pid, &worker.rank, &worker.world_size);
-        text_.erase(0, end + 1);
-        if (worker.world_size == world_size && worker.started > since) found[worker.rank] = worker;
-        continue;
-      }
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-      pollfd fifo{fd_, POLLIN, 0};
-      if (left <= 0) return {};
-      if (::poll(&fifo, 1, static_cast<int>(left)) <= 0) continue;
-      char buffer[4096];
-      if (const auto length = ::read(fd_, buffer, sizeof buffer); length > 0)
-        text_.append(buffer, static_cast<std::size_t>(length));
-    }
-    Workers out;
-    for (const auto& [rank, worker] : found) out.push_back(worker);
-    return out;
-  }
-
- private:
-  fs::path path_;
-  int fd_ = -1;
-  std::string text_;  // read and not yet taken out
-};
-
-double ms_until_all_started(const Workers& workers, Nanoseconds since) {
-  Nanoseconds last = since;
-  for (const auto& worker : workers) last = std::max(last, worker.started);
-  return static_cast<double>(last - since) / 1e6;
 }
 
 struct Launcher {

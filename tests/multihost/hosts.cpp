@@ -138,6 +138,21 @@ std::string relay_port(int host, int interface) { return cable(host, interface) 
 
 std::string bridge(int interface) { return "br" + std::to_string(interface); }
 
+// Lines for `ip` on the host itself.
+std::string interface_lines(int host, int interfaces) {
+  std::string lines = "link set lo up\n";
+  for (int interface = 0; interface < interfaces; ++interface) {
+    std::array<char, 32> ethernet{};
+    std::snprintf(ethernet.data(), ethernet.size(), "02:77:00:00:%02x:%02x", static_cast<unsigned>(interface),
+                  static_cast<unsigned>(host + 1));
+    const std::string device = " dev eth" + std::to_string(interface);
+    lines += "link set eth" + std::to_string(interface) + " address " + ethernet.data() + "\naddr add " +
+             Hosts::ipv4(host, interface) + "/24" + device + "\naddr add " + Hosts::ipv6(host, interface) + "/64" +
+             device + " nodad\nlink set eth" + std::to_string(interface) + " up\n";
+  }
+  return lines;
+}
+
 std::string hosts_file(const Hosts::Options& options) {
   std::string text = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n";
   for (int host = 0; host < options.count; ++host) {
@@ -145,6 +160,17 @@ std::string hosts_file(const Hosts::Options& options) {
     text += Hosts::ipv4(host) + names + Hosts::ipv6(host) + names;
   }
   return text;
+}
+
+// Lines for `ip` about the addresses of `to`, as its neighbours know them.
+std::string neighbour_lines(const std::string& command, int to, int interfaces, const std::string& more) {
+  std::string lines;
+  for (int interface = 0; interface < interfaces; ++interface) {
+    for (const std::string& address : {Hosts::ipv4(to, interface), Hosts::ipv6(to, interface)}) {
+      lines += "neigh " + command + " " + address + more + " dev eth" + std::to_string(interface) + "\n";
+    }
+  }
+  return lines;
 }
 
 void mount_or_fail(const char* source, const char* target, const char* type, unsigned long flags) {
@@ -203,6 +229,7 @@ Hosts::Hosts(Options options) : interfaces_(options.interfaces) {
 
 Hosts::~Hosts() {
   for (const auto& [place, pid] : relays_) kill_and_wait(pid);
+  for (const auto& [host, there] : stand_ins_) kill_and_wait(there.first);
   const auto deadline = Clock::now() + kLastWait;
   for (std::vector<Namespaces>* all : {&hosts_, &switch_}) {
     for (const Namespaces& each : *all) ::kill(each.first, SIGKILL);
@@ -267,13 +294,7 @@ void Hosts::wire(const Options& options) {
   }
   ip(switch_[0].network, lines);
   for (int host = 0; host < count(); ++host) {
-    lines = "link set lo up\n";
-    for (int interface = 0; interface < options.interfaces; ++interface) {
-      const std::string device = " dev eth" + std::to_string(interface);
-      lines += "addr add " + ipv4(host, interface) + "/24" + device + "\naddr add " + ipv6(host, interface) + "/64" +
-               device + " nodad\nlink set eth" + std::to_string(interface) + " up\n";
-    }
-    ip(hosts_[static_cast<std::size_t>(host)].network, lines);
+    ip(hosts_[static_cast<std::size_t>(host)].network, interface_lines(host, interfaces_));
   }
 }
 
@@ -338,6 +359,36 @@ void Hosts::heal(int host, int interface) {
     }
   }
   ip(switch_[0].network, lines);
+}
+
+void Hosts::stand_in_for(int host) {
+  Namespaces& there = stand_ins_.insert_or_assign(host, start([] {})).first->second;
+  std::string lines;
+  for (int interface = 0; interface < interfaces_; ++interface) {
+    const std::string port = "s" + cable(host, interface);
+    lines += "link add " + port + " type veth peer name eth" + std::to_string(interface) + " netns " +
+             std::to_string(there.first) + "\nlink set " + port + " master " + bridge(interface) + " up\n";
+  }
+  ip(switch_[0].network, lines);
+  ip(there.network, interface_lines(host, interfaces_));
+}
+
+void Hosts::end_stand_in(int host) {
+  std::string lines;
+  for (int interface = 0; interface < interfaces_; ++interface) lines += "link del s" + cable(host, interface) + "\n";
+  ip(switch_[0].network, lines);
+  kill_and_wait(stand_ins_.at(host).first);
+  stand_ins_.erase(host);
+}
+
+// `from` believes that `to` has an Ethernet address that nobody has.
+void Hosts::cut_way(int from, int to) {
+  ip(hosts_.at(static_cast<std::size_t>(from)).network,
+     neighbour_lines("replace", to, interfaces_, " lladdr 02:00:00:00:00:00 nud permanent"));
+}
+
+void Hosts::heal_way(int from, int to) {
+  ip(hosts_.at(static_cast<std::size_t>(from)).network, neighbour_lines("del", to, interfaces_, ""));
 }
 
 // The interface's cable ends at a relay from now on, and another goes from there to the switch.

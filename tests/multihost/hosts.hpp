@@ -65,6 +65,15 @@ class Hosts {
   void heal(int host, int interface = kAll);
   static constexpr int kAll = -1;
 
+  // Silence one way: what `from` sends to `to` is lost, on all interfaces. And its end.
+  void cut_way(int from, int to);
+  void heal_way(int from, int to);
+
+  // A host on which no program runs, with the same addresses, stands in for one that is cut: it resets connections and
+  // refuses new ones, as a firewall may. And its end, after which the host is still cut.
+  void stand_in_for(int host);
+  void end_stand_in(int host);
+
   // What a host sends over an interface, which is not cut, is delayed or lost from now on: {} ends both. Throws NoHosts
   // where this machine has no such means.
   void disturb(int host, const Disturbance& disturbance, int interface = 0);
@@ -77,7 +86,12 @@ class Hosts {
   void crash(int host);
 
  private:
-  struct Namespaces;  // of a first process
+  // A first process, and descriptors of what it lives in.
+  struct Namespaces {
+    pid_t first = 0;
+    base::UniqueFd network, processes, mounts, name;
+    base::UniqueFd life;  // the first process ends when no process has this open any more
+  };
 
   Namespaces start(const std::function<void()>& set_up);
   void wire(const Options& options);
@@ -87,14 +101,8 @@ class Hosts {
   std::vector<Namespaces> hosts_;
   std::vector<Namespaces> switch_;               // one, made first
   std::map<std::pair<int, int>, pid_t> relays_;  // by host and interface
+  std::map<int, Namespaces> stand_ins_;          // by host
   int interfaces_ = 1;
-};
-
-// A namespace's first process, and descriptors of what it lives in.
-struct Hosts::Namespaces {
-  pid_t first = 0;
-  base::UniqueFd network, processes, mounts, name;
-  base::UniqueFd life;  // the first process ends when no process has this open any more
 };
 
 inline int Hosts::count() const { return static_cast<int>(hosts_.size()); }

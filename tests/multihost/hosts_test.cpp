@@ -11,9 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <sstream>
 #include <stdexcept>
@@ -70,7 +72,7 @@ pid_t listen_on(Hosts& hosts, int host) {
     any.sin6_port = htons(kPort);
     if (::bind(listener, reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0) ::_exit(1);
     if (::listen(listener, 16) != 0 || ::write(ready[1], "", 1) != 1) ::_exit(1);
-    for (;;) ::close(::accept(listener, nullptr, nullptr));
+    for (;;) ::accept(listener, nullptr, nullptr);
   }
   ::close(ready[1]);
   char byte = 0;
@@ -80,14 +82,18 @@ pid_t listen_on(Hosts& hosts, int host) {
   return pid;
 }
 
-// A process that ends with 0 once it is connected.
-pid_t connect_from(Hosts& hosts, int host, const std::string& address) {
+// A process that ends with 1 if it can't connect, else as `then` says.
+pid_t connect_and(Hosts& hosts, int host, const std::string& address, const std::function<int(int connection)>& then) {
   const pid_t pid = hosts.fork_on(host);
   if (pid != 0) return pid;
   addrinfo* found = nullptr;
   if (::getaddrinfo(address.c_str(), std::to_string(kPort).c_str(), nullptr, &found) != 0) ::_exit(2);
   const int connection = ::socket(found->ai_family, SOCK_STREAM, 0);
-  ::_exit(::connect(connection, found->ai_addr, found->ai_addrlen) == 0 ? 0 : 1);
+  ::_exit(::connect(connection, found->ai_addr, found->ai_addrlen) == 0 ? then(connection) : 1);
+}
+
+pid_t connect_from(Hosts& hosts, int host, const std::string& address) {
+  return connect_and(hosts, host, address, [](int) { return 0; });
 }
 
 // Whether a connection from the process's host waits for an answer, and has asked `times` for it.
@@ -126,6 +132,67 @@ TEST_F(HostsTest, ReachEachOtherUntilACableIsCutAndAgainAfter) {
   EXPECT_EQ(wait_status(waiting), 0);
   ::kill(listener, SIGKILL);
   EXPECT_EQ(wait_status(listener), SIGKILL);
+}
+
+TEST_F(HostsTest, ACutWayLosesWhatOneHostSendsToOneOther) {
+  Hosts* const hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  const pid_t on_one = listen_on(*hosts, 1), on_two = listen_on(*hosts, 2);
+  EXPECT_EQ(wait_status(connect_from(*hosts, 0, Hosts::ipv4(1))), 0) << "the hosts know each other's address before";
+  for (const int from : {0, 1}) {
+    SCOPED_TRACE(from);
+    hosts->cut_way(from, 1 - from);
+    for (const auto& address : {Hosts::ipv4(2), Hosts::ipv6(2)}) {
+      EXPECT_EQ(wait_status(connect_from(*hosts, 0, address)), 0) << "the way to another host";
+    }
+    const pid_t waiting = connect_from(*hosts, 0, Hosts::ipv4(1));
+    wait_until([&] { return has_asked_to_connect(waiting, 2); });
+    EXPECT_EQ(::waitpid(waiting, nullptr, WNOHANG), 0) << "neither refused nor connected";
+    hosts->heal_way(from, 1 - from);
+    EXPECT_EQ(wait_status(waiting), 0);
+    EXPECT_EQ(wait_status(connect_from(*hosts, 0, Hosts::ipv6(1))), 0);
+  }
+  for (const pid_t listener : {on_one, on_two}) {
+    ::kill(listener, SIGKILL);
+    EXPECT_EQ(wait_status(listener), SIGKILL);
+  }
+}
+
+TEST_F(HostsTest, AStandInResetsConnectionsAndRefusesNewOnes) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts == nullptr) return;
+  const pid_t listener = listen_on(*hosts, 1);
+  int go[2], told[2];
+  ASSERT_EQ(::pipe(go), 0);
+  ASSERT_EQ(::pipe(told), 0);
+  const pid_t client = connect_and(*hosts, 0, Hosts::ipv4(1), [&](int connection) {
+    char byte = 0;
+    const bool is_told = ::write(told[1], "", 1) == 1 && ::read(go[0], &byte, 1) == 1;
+    const bool is_sent = is_told && ::send(connection, "", 1, MSG_NOSIGNAL) == 1;
+    pollfd ended{connection, 0, 0};  // POLLERR comes unasked
+    int error = 0;
+    socklen_t size = sizeof error;
+    const bool is_known =
+        is_sent && ::poll(&ended, 1, 60'000) == 1 && ::getsockopt(connection, SOL_SOCKET, SO_ERROR, &error, &size) == 0;
+    return is_known && error == ECONNRESET ? 0 : 3;
+  });
+  char byte = 0;
+  ASSERT_EQ(::read(told[0], &byte, 1), 1);
+  hosts->cut(1);
+  hosts->stand_in_for(1);
+  ASSERT_EQ(::write(go[1], "", 1), 1);
+  EXPECT_EQ(wait_status(client), 0);
+  for (const auto& address : {Hosts::ipv4(1), Hosts::ipv6(1)}) {
+    EXPECT_EQ(wait_status(connect_from(*hosts, 0, address)), 0x0100) << "refused: " << address;
+  }
+  hosts->end_stand_in(1);
+  hosts->heal(1);
+  for (const auto& address : {Hosts::ipv4(1), Hosts::ipv6(1)}) {
+    EXPECT_EQ(wait_status(connect_from(*hosts, 0, address)), 0) << address;
+  }
+  ::kill(listener, SIGKILL);
+  EXPECT_EQ(wait_status(listener), SIGKILL);
+  for (const int end : {go[0], go[1], told[0], told[1]}) ::close(end);
 }
 
 TEST_F(HostsTest, WhatADisturbedHostSendsIsDelayedOrLostUntilThatEnds) {

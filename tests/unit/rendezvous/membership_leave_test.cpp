@@ -334,7 +334,7 @@ TEST_F(Leave, OfTwoSidesWithEnoughNodesEachTheOneThatHasTheEndpointGoesOn) {
 
 TEST_F(Leave, NodesThatComeAgainBeforeAnotherRoundBeginsKeepWorkersThatCanTakeASeat) {
   greater_part_only = false;
-  begin_with(3, 5);
+  begin_with(3, 5, 1);
   Held held[] = {held_by(1), held_by(2), held_by(3), held_by(4), held_by(5)};
   for (const std::uint64_t id : {1u, 2u, 3u, 4u, 5u}) falls_silent(id);
   for (const std::uint64_t id : {1u, 2u, 3u}) {
@@ -353,7 +353,7 @@ TEST_F(Leave, NodesThatComeAgainBeforeAnotherRoundBeginsKeepWorkersThatCanTakeAS
 
 TEST_F(Leave, OnceAllHaveComeAgainTheNextRoundBegins) {
   greater_part_only = false;
-  begin_with(2, 3);
+  begin_with(2, 3, 1);
   Held held[] = {held_by(1), held_by(2), held_by(3)};
   for (const std::uint64_t id : {1u, 2u, 3u}) falls_silent(id);
   for (const std::uint64_t id : {1u, 2u, 3u}) {
