@@ -162,9 +162,8 @@ void NodeCore::take(const GuardianEnded& event) {
   if (finished_) return;
   guardian_ended_ = event;
   output_limit_ = facts_.now + kOutputLimit;
-  // Membership in this process ends with it: the next host is the one to decide about this node.
-  if (!event.is_tree_left && !is_alone() && !facts_.serves_endpoint)
-    send(rendezvous::Leaving{guardian_ended_text(event.ending)});
+  // If membership is in this process it ends too, and tells the others so.
+  if (!event.is_tree_left && !is_alone()) send(rendezvous::Leaving{guardian_ended_text(event.ending)});
   out_.emplace_back(CloseOutput{});
 }
 

@@ -520,9 +520,10 @@ void Session::hear(const FinishJob& message, TimePoint) {
 }
 
 // The next host goes on at once, and the others look for it.
-void Session::hear(const HostLeaves&, TimePoint now) {
+void Session::hear(const HostLeaves& message, TimePoint now) {
   if (is_host_ || !held_ || state_ != State::joined) return;
-  is_host_end_proven_ = has_host_left_ = true;
+  is_host_end_proven_ = true;
+  has_host_left_ = message.why.empty();
   out_.emplace_back(HangUp{true});
   state_ = State::idle;
   join_deadline_ = now + options_.join_timeout;

@@ -280,9 +280,12 @@ void Membership::call_newcomers(TimePoint now) {
 
 void Membership::take(const Heard& event, TimePoint now) {
   if (!nodes_.has(event.from) || phase_ == Phase::finished) return;
-  if (const auto* leaving = std::get_if<Leaving>(&event.message))
-    return take(Left{event.from, leaving->why, true}, now);
   auto& node = nodes_.at(event.from);
+  if (const auto* leaving = std::get_if<Leaving>(&event.message)) {
+    if (!node.is_endpoint_host) return take(Left{event.from, leaving->why, true}, now);
+    hand_on_job(leaving->why);
+    return enter_finished();
+  }
   if (node.is_claimant) return node.said.add(event.message);
   if (const auto* stop = std::get_if<StopAsked>(&event.message)) return hear(event.from, *stop, now);
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) return hear(event.from, *ended, now);

@@ -251,6 +251,7 @@ class Membership {
   std::optional<NodeId> next_host() const;
   void let_leave(NodeId id, const JobStop& stop, TimePoint now);
   void end_leave();
+  void hand_on_job(const std::string& why);
   void send_off(NodeId id);
   void tell_of_stop(NodeId id, const Node& node);
   void give_up_agreement(TimePoint now);

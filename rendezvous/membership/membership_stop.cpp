@@ -140,17 +140,22 @@ void Membership::end_leave() {
     send_off(id);
   }
   if (!host) return;
+  hand_on_job({});
+  send_off(*host);
+  enter_finished();
+}
+
+// This process ends, and one of the other nodes is to serve the job next.
+void Membership::hand_on_job(const std::string& why) {
   const auto next = next_host();
   expect_sends_to_members();
   for (const auto& [id, node] : nodes_) {
-    if (id == *host) continue;
+    if (node.is_endpoint_host) continue;
     if (node.is_member())
-      send(id, HostLeaves{});
+      send(id, HostLeaves{why});
     else if (next)  // it knows no round, and not who may serve next
       send(id, Elsewhere{nodes_.at(*next).seen_address, nodes_.at(*next).hello.standby_port});
   }
-  send_off(*host);
-  enter_finished();
 }
 
 void Membership::send_off(NodeId id) {

@@ -309,8 +309,9 @@ struct FinishJob {
   bool operator==(const FinishJob&) const = default;
 };
 
-// This host leaves the job, which goes on: the next host is to serve it. No process of the job is left on its node.
+// This host ends before its job does: the next host is to serve it. No process of the job is left on its node.
 struct HostLeaves {
+  std::string why;  // one line; empty: it was told to stop, and the job goes on without it
   bool operator==(const HostLeaves&) const = default;
 };
 

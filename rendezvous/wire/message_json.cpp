@@ -361,7 +361,9 @@ void fields(TimeAsked& m, Visit visit) {
 }
 
 template <class Visit>
-void fields(HostLeaves&, Visit) {}
+void fields(HostLeaves& m, Visit visit) {
+  visit("why", m.why, std::string());
+}
 
 template <class Visit>
 void fields(TimeTold& m, Visit visit) {

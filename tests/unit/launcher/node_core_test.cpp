@@ -849,11 +849,11 @@ TEST_F(NodeCoreOfTwo, ANodeWithProcessesLeftDoesNotSayThatItLeaves) {
   EXPECT_TRUE(sent<rendezvous::Leaving>(step(ended)).empty());
 }
 
-TEST_F(NodeCoreOfTwo, TheHostOfMembershipDoesNotTellItThatItLeaves) {
+TEST_F(NodeCoreOfTwo, TheHostOfMembershipTellsItToo_SoThatTheOthersHearOfIt) {
   run();
   facts_.serves_endpoint = true;
-  EXPECT_TRUE(
-      sent<rendezvous::Leaving>(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 7})).empty());
+  const auto actions = step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 7});
+  EXPECT_EQ(sent<rendezvous::Leaving>(actions).size(), 1U);
 }
 
 TEST_F(NodeCoreOfTwo, TheEndOfTheGuardianIsTheEndOfTheNode) {

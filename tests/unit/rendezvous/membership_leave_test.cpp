@@ -220,6 +220,19 @@ TEST_F(Leave, AHostThatLeavesTellsTheOthersAndEnds) {
   EXPECT_FALSE(membership->verdict()) << "the job goes on";
 }
 
+TEST_F(Leave, AHostThatEndsForWantOfItsGuardianTellsTheOthers) {
+  begin_with(2, 3);
+  std::vector<std::uint64_t> told;
+  for (const auto& action : membership->step(Heard{node(1), Leaving{"its guardian process ended"}}, now))
+    if (const auto* send = std::get_if<Send>(&action)) {
+      EXPECT_EQ(std::get<HostLeaves>(send->message).why, "its guardian process ended");
+      told.push_back(static_cast<std::uint64_t>(send->to));
+    }
+  EXPECT_THAT(told, ElementsAre(2u, 3u));
+  EXPECT_TRUE(membership->is_finished());
+  EXPECT_FALSE(membership->verdict()) << "the job goes on";
+}
+
 TEST_F(Leave, AHostThatNobodyCanSucceedStopsTheJob) {
   begin_with(1, 2);
   says(1, leaves_by_sigterm());

@@ -134,6 +134,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
       FinishJob{},
       left,
       HostLeaves{},
+      HostLeaves{"its guardian process ended"},
       TimeTold{7, 1234ms}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
 }

@@ -955,6 +955,14 @@ TEST_F(SessionTest, WhatAHostSaysOfItselfIsHandedToTheNextMembership) {
   EXPECT_TRUE(lost.is_end_proven && lost.has_left);
 }
 
+TEST_F(SessionTest, AHostThatEndsForAnotherReasonIsLost) {
+  join_and_start(1);
+  const auto actions = session.step(Session::Heard{HostLeaves{"its guardian process ended"}}, now);
+  const auto& lost = std::get<Session::Serve>(actions.back()).lost;
+  EXPECT_TRUE(lost.is_end_proven);
+  EXPECT_FALSE(lost.has_left);
+}
+
 TEST_F(SessionTest, AGuardiansWordIsForItsHostAlone_AndAppearsInWhatTheNextHostKnows) {
   join();
   auto message = start(0, 1);
