@@ -92,7 +92,9 @@ class Agent {
              },
              [this](const rendezvous::LinkLost& why) { decide(NodeCore::MembershipLost{why}); },
              [this](const std::string& line) { print(line, !meeting_.serves_endpoint()); },
-             [this](const std::string& why) { decide(NodeCore::Orphaned{why}); },
+             [this](const rendezvous::Session::StopOrphans& stop) {
+               decide(NodeCore::Orphaned{stop.why, stop.may_reseat});
+             },
              {}},
             [this](const base::LogEvent& event, const base::LogFields& where) { log_.of_host(event, where); }) {
     ::signal(SIGPIPE, SIG_IGN);

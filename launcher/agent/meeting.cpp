@@ -189,6 +189,7 @@ void Meeting::perform(const MeetingCore::StartHosting& action) {
   };
   server_ = std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
   client_->host(*server_);
+  if (!early_farewell_.empty()) server_->take_farewell(std::exchange(early_farewell_, {}));
 }
 
 void Meeting::perform(const MeetingCore::StopHosting& action) {
@@ -240,8 +241,9 @@ void Meeting::receive() {
 }
 
 bool Meeting::take_farewell(const std::string& node_key) {
-  const bool is_of_next_host = client_ && client_->take_farewell(node_key);
-  return (server_ && server_->take_farewell(node_key)) || is_of_next_host;
+  const bool is_of_host = client_ && client_->take_farewell(node_key);
+  if (is_of_host && !server_) early_farewell_ = node_key;
+  return (server_ && server_->take_farewell(node_key)) || is_of_host;
 }
 
 rendezvous::Reception::Direction Meeting::direct(const std::string& run_id) const {

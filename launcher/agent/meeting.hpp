@@ -99,6 +99,7 @@ class Meeting {
   std::optional<base::FileThread> port_holders_;          // looks who has the endpoint's port
   std::unique_ptr<rendezvous::MembershipServer> server_;  // where this node serves the endpoint
   std::unique_ptr<rendezvous::MembershipClient> client_;
+  std::string early_farewell_;  // the node key of a host that has ended, until this node serves in its place
   std::optional<rendezvous::Reception> reception_;
   std::unique_ptr<port::Port> port_;  // of the endpoint or, on another node, of the store and of the endpoint to come
   MeetingCore core_;

@@ -312,10 +312,6 @@ void NodeCore::hear(const rendezvous::Welcome& message) {
 
 void NodeCore::hear(const rendezvous::PrepareStop& message) {
   if (!is_of_round(message.round)) return;
-  const auto& workers = group_.workers();
-  const auto lives_on = [](const Worker& worker) { return worker.runs && worker.takes_seats; };
-  if (message.is_for_leaving && std::any_of(workers.begin(), workers.end(), lives_on))
-    return send(rendezvous::StopReady{message.round, {}});
   vote_.ask(message.is_warning, group_.workers());
   vote();
 }
@@ -394,7 +390,8 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
                         cause.rank == start_.rank_first + cause.local_rank;
     out_.emplace_back(TellCaller{cause, is_own});
   }
-  out_.emplace_back(SetFarewell{false});  // nobody waits for it
+  // Nobody waits for it, unless the others are to find the next host.
+  if (!message.has_left || !facts_.serves_endpoint) out_.emplace_back(SetFarewell{false});
   end_with(outcome::Told{message.exit_code});
 }
 
@@ -403,7 +400,7 @@ void NodeCore::take(const Orphaned& event) {
   if (finished_ || group_.is_idle()) return;
   print(round_stopped_text(event.why, options_.workers));
   StopWorkers stop{SIGTERM};
-  stop.reseat = true;
+  stop.reseat = event.may_reseat;
   step_workers({stop});
 }
 

@@ -115,6 +115,7 @@ class NodeCore {
   };
   struct Orphaned {  // nobody who knows of the job is in reach
     std::string why;
+    bool may_reseat = true;  // what the workers have kept is worth taking along to the others
   };
   struct StoreIsOpen {
     RoundId round;

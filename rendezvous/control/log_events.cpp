@@ -145,10 +145,7 @@ LogEvent message_event(const HostLeaves& message) {
   return {"host_leaves", LogFields().add_if_any("why", message.why)};
 }
 LogEvent message_event(const PrepareStop& message) {
-  return {"prepare_stop", LogFields()
-                              .add("round", message.round)
-                              .add("is_warning", message.is_warning)
-                              .add("is_for_leaving", message.is_for_leaving)};
+  return {"prepare_stop", LogFields().add("round", message.round).add("is_warning", message.is_warning)};
 }
 LogEvent message_event(const StopAt& message) {
   return {"stop_at", LogFields()

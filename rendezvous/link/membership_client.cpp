@@ -164,7 +164,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void perform(const Session::StopOrphans& action) {
-    asio::post(io_, [stop = handlers_.stop_orphans, why = action.why] { stop(why); });
+    asio::post(io_, [stop = handlers_.stop_orphans, action] { stop(action); });
   }
 
   void perform(const Session::GiveUp& action) {

@@ -108,7 +108,7 @@ void Session::take(const Hosting&, TimePoint now) {
 void Session::take(const SteppedDown& event, TimePoint now) {
   if (!std::exchange(is_host_, false)) return;
   call_at_.reset();
-  if (do_workers_run()) out_.emplace_back(StopOrphans{event.why});
+  if (do_workers_run()) out_.emplace_back(StopOrphans{event.why, !event.is_round_given_up});
   join_deadline_ = now + options_.join_timeout;
   std::vector<Target> others;
   if (event.other_host) others.push_back(*event.other_host);
@@ -278,11 +278,19 @@ std::vector<Successor> Session::successors_left() const {
 }
 
 LostHost Session::lost_host() const {
-  for (const auto& successor : successors_)
-    if (host_ && *host_ == Target{successor.address, successor.port}) return {successor.group_rank};
+  LostHost out;
   const bool is_own = held_ && host_group_rank_ == held_->group_rank;
-  if (is_own || !host_group_rank_) return {};
-  return {host_group_rank_, host_key_, is_host_end_proven_, has_host_left_};
+  out.group_rank = is_own ? std::nullopt : host_group_rank_;
+  for (const auto& successor : successors_)
+    if (host_ && *host_ == Target{successor.address, successor.port}) out.group_rank = successor.group_rank;
+  if (held_) out.round = held_->round;
+  for (const int rank : ended_ranks_)
+    if (rank != out.group_rank) out.others_gone.push_back(rank);
+  if (!out.group_rank) return out;
+  if (out.group_rank == host_group_rank_) out.node_key = host_key_;
+  out.is_end_proven = ended_ranks_.count(*out.group_rank) != 0;
+  out.has_left = out.group_rank == left_rank_;
+  return out;
 }
 
 // Who serves tells the nodes that would serve next.
@@ -297,7 +305,7 @@ std::vector<Session::Target> Session::farewell_targets() const {
 
 // The connection to that host ends too, if it has not yet. The next host may have stepped down for want of this proof.
 void Session::take(const GuardianSaid& event, TimePoint now) {
-  if (!knows_host(event.node_key) || std::exchange(is_host_end_proven_, true)) return;
+  if (!knows_host(event.node_key) || !host_group_rank_ || !ended_ranks_.insert(*host_group_rank_).second) return;
   if (is_in_touch() || is_to_serve_ || !held_) return;
   has_served_ = false;
   const auto left = successors_left();
@@ -376,13 +384,14 @@ void Session::hear(const Welcome& message, TimePoint now) {
   is_time_told_ = true;
   out_.emplace_back(HandOn{message});
   // Else nobody there may know the round, and another one may have its number.
-  if (hello_.held && !has_ended_behind()) {
+  const bool states_round = hello_.held && !has_ended_behind();
+  if (states_round) {
     if (started_) send(*started_);
     if (first_step_) send(*first_step_);
     if (failed_) send(*failed_);
-    if (ended_) send(*ended_);
   }
-  if (stop_asked_) send(*stop_asked_);
+  if (stop_asked_) send(*stop_asked_);  // before the end of a round that this is the reason of
+  if (states_round && ended_) send(*ended_);
 }
 
 void Session::note_endpoint() {
@@ -463,8 +472,8 @@ void Session::hear(const StartRound& message, TimePoint now) {
   newest_ = message.round;
   successors_ = message.successors;
   host_group_rank_ = message.host_group_rank;
-  is_host_end_proven_ = is_host_end_proven_ && host_key_ == message.host_node_key;
-  has_host_left_ = false;
+  ended_ranks_.clear();
+  left_rank_.reset();
   host_key_ = message.host_node_key;
   if (held_ && held_->round == message.round) return;  // it has been begun
   auto nonces = held_ ? std::move(held_->nonces) : std::vector<std::string>();
@@ -522,8 +531,10 @@ void Session::hear(const FinishJob& message, TimePoint) {
 // The next host goes on at once, and the others look for it.
 void Session::hear(const HostLeaves& message, TimePoint now) {
   if (is_host_ || !held_ || state_ != State::joined) return;
-  is_host_end_proven_ = true;
-  has_host_left_ = message.why.empty();
+  const auto host = lost_host().group_rank;
+  if (host) ended_ranks_.insert(*host);
+  if (message.why.empty()) left_rank_ = host;
+  ended_ranks_.insert(message.gone.begin(), message.gone.end());
   out_.emplace_back(HangUp{true});
   state_ = State::idle;
   join_deadline_ = now + options_.join_timeout;

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -121,6 +122,7 @@ class Session {
   };
   struct StopOrphans {  // the workers, as nobody who knows of their round is in reach
     std::string why;
+    bool may_reseat = true;  // unless the round is given up for that of others
   };
   struct NobodyAnswers {};
   struct AllPortsRefuse {};  // or answer otherwise than the job would; at least one of them refuses
@@ -262,9 +264,10 @@ class Session {
   TimePoint held_since_{};  // the ages of its restarts are of that time
   std::vector<Successor> successors_;
   std::optional<int> host_group_rank_;
-  std::string host_key_;  // of that node; empty: not known
-  bool is_host_end_proven_ = false, has_host_left_ = false;
-  RoundId newest_{};  // of all that was heard of
+  std::string host_key_;          // of that node; empty: not known
+  std::set<int> ended_ranks_;     // of nodes whose end is proven
+  std::optional<int> left_rank_;  // of the host that has left in order
+  RoundId newest_{};              // of all that was heard of
   // What was said of it, to be said again:
   std::optional<StoreOpened> opened_;
   std::optional<RoundStarted> started_;

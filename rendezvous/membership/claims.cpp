@@ -19,11 +19,14 @@ void Claims::add(const std::string& node_key, const Held& claim, bool is_own) {
     ++round.ranks[claim.group_rank];
     round.gone.erase(claim.group_rank);
   }
-  note_ended_host(round, claim);
+  note_ended(round, claim);
   claims_[node_key] = {key, claim.group_rank, is_own};
 }
 
-void Claims::note_ended_host(ClaimedRound& round, const Held& claim) const {
+void Claims::note_ended(ClaimedRound& round, const Held& claim) const {
+  if (claim.round == lost_.round)
+    for (const int rank : lost_.others_gone)
+      if (rank < claim.group_world_size && round.ranks.count(rank) == 0) round.gone.try_emplace(rank);
   if (endpoint_address_.empty() || claim.endpoint_address != endpoint_address_ || !claim.host_group_rank) return;
   if (round.ranks.count(*claim.host_group_rank) == 0) round.gone.try_emplace(*claim.host_group_rank);
 }

@@ -18,13 +18,16 @@
 #include <vector>
 
 #include "rendezvous/membership/messages.hpp"
+#include "rendezvous/membership/options.hpp"
 
 namespace ddp::rendezvous {
 
 class Claims {
  public:
   // endpoint_address: MembershipOptions::endpoint_address. Whoever had the endpoint there in a claimed round has ended.
-  explicit Claims(std::string endpoint_address) : endpoint_address_(std::move(endpoint_address)) {}
+  // lost: of its round nodes are known that have ended.
+  Claims(std::string endpoint_address, LostHost lost)
+      : endpoint_address_(std::move(endpoint_address)), lost_(std::move(lost)) {}
 
   struct Choice {
     Held claim;                       // of some node that has the round
@@ -40,7 +43,7 @@ class Claims {
   // The node has left. What it claimed is still believed where no other claim is left.
   void leave(const std::string& node_key, bool is_end_proven);
 
-  void forget() { *this = Claims(std::move(endpoint_address_)); }  // all of them
+  void forget() { *this = Claims(std::move(endpoint_address_), std::move(lost_)); }  // all of them
 
   // Empty where there is no claim. Nobody waits for the member with the group rank `lost`.
   std::optional<Choice> choice(std::optional<int> lost) const;
@@ -71,9 +74,10 @@ class Claims {
   static bool is_greater_part(const ClaimedRound& round);
   static const ClaimedRound& round_of(const ClaimSet& set);
 
-  void note_ended_host(ClaimedRound& round, const Held& claim) const;
+  void note_ended(ClaimedRound& round, const Held& claim) const;
 
   std::string endpoint_address_;
+  LostHost lost_;
   std::map<std::string, Claim> claims_;  // by node key
   std::map<std::size_t, ClaimSet> sets_;
   std::map<std::string, std::size_t> set_of_;  // by nonce

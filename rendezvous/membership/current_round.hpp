@@ -33,6 +33,7 @@ struct Loss {
 struct MemberChange {
   std::string who;
   std::chrono::milliseconds at{0};  // job time
+  bool is_decided = false;          // another round is to follow, however the workers end
 };
 
 struct CurrentRound {

@@ -23,9 +23,8 @@ void Gathering::begin(TimePoint ends) {
   returning_until_.reset();
 }
 
-void Gathering::await_returning(bool are_others_missed, TimePoint now) {
+void Gathering::await_returning(TimePoint now) {
   if (!returning_until_) returning_until_ = now + kReturning;
-  if (!are_others_missed) returning_until_ = now;
 }
 
 Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
@@ -34,8 +33,10 @@ Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
   const auto deadline = [&] { return std::min(last_call_ends_.value_or(ends_), ends_); };
   const bool are_enough = count >= options.nodes_min && (!facts.is_first || now >= deadline());
   if (count >= options.nodes_max || are_enough) {
-    const auto not_before =
-        facts.is_first ? no_first_round_before_ : std::max(pause_ends_, returning_until_.value_or(pause_ends_));
+    const bool waits_for_returning = returning_until_ && facts.are_nodes_missed;
+    const auto not_before = facts.is_first        ? no_first_round_before_
+                            : waits_for_returning ? std::max(pause_ends_, *returning_until_)
+                                                  : pause_ends_;
     const bool is_too_early = now < not_before;
     if (now >= ends_ || (!is_too_early && !facts.nodes.is_member_absent())) return {.is_complete = true};
     return {.deadline = is_too_early ? std::min(not_before, ends_) : ends_};

@@ -21,8 +21,9 @@ class Gathering {
   struct Facts {
     const MembershipOptions& options;
     const Nodes& nodes;
-    int count = 0;         // of nodes that can take part
-    bool is_first = true;  // no round has begun yet
+    int count = 0;                  // of nodes that can take part
+    bool is_first = true;           // no round has begun yet
+    bool are_nodes_missed = false;  // of the last round: silent, or still ending it
   };
   struct Next {
     bool is_complete = false;  // the round begins now
@@ -42,7 +43,7 @@ class Gathering {
   void listen_until(TimePoint time) { listens_until_ = time; }
   // Nodes of the last round come again. The next one waits for a moment while others are still missed, because they
   // may have what the workers have kept.
-  void await_returning(bool are_others_missed, TimePoint now);
+  void await_returning(TimePoint now);
   void end_last_call() { last_call_ends_.reset(); }
 
   Next next(const Facts& facts, TimePoint now);

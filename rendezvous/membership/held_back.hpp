@@ -4,6 +4,7 @@
 // Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <utility>
@@ -23,10 +24,13 @@ class HeldBack {
       messages_.insert_or_assign(message.index(), message);
   }
   bool empty() const { return messages_.empty(); }
-  // In the order of their kinds. None is left.
+  // In the order of their kinds, but a request to stop goes before the end of the round that it is the reason of. None
+  // is left.
   std::vector<ToMembership> take() {
     std::vector<ToMembership> out;
     for (auto& [kind, message] : std::exchange(messages_, {})) out.push_back(std::move(message));
+    std::stable_partition(out.begin(), out.end(),
+                          [](const ToMembership& message) { return !std::holds_alternative<RoundEnded>(message); });
     return out;
   }
 

@@ -24,7 +24,7 @@ Membership::Membership(MembershipOptions options, TimePoint now)
                    options_.resume_window() + restate_timeout_of(options_.heartbeat_timeout), now),
       restarts_(options_.restarts_max, options_.restart_window),
       book_(now),
-      recovery_(restate_timeout_of(options_.heartbeat_timeout), options_.lost.group_rank, options_.endpoint_address),
+      recovery_(restate_timeout_of(options_.heartbeat_timeout), options_.lost, options_.endpoint_address),
       is_endpoint_ours_(!options_.endpoint_address.empty()) {
   if (options_.holds_endpoint) gathering_.listen_until(now + kListens);
   if (!options_.lost.node_key.empty() && !options_.lost.is_end_proven) guardian_awaited_until_ = now + kAwaitsGuardian;
@@ -235,11 +235,13 @@ void Membership::gather(TimePoint now) {
     return;
   }
   if (const auto ends = stops_.leave_ends()) {
-    deadline_ = std::min(*ends, *deadline_);
-    if (now < *deadline_) return;
-    end_leave();
+    if (now >= *ends && nodes_.is_member_absent()) return;  // who is absent is to hear of it
+    if (now < *ends) {
+      deadline_ = std::min(*ends, *deadline_);
+      return;
+    }
+    end_leave(now);
     if (phase_ == Phase::finished) return;
-    deadline_ = gathering_.ends();
   }
   const int count = count_candidates(nodes_, restarts_.cool_down(), options_.nodes_min, now);
   if (count >= options_.nodes_min && !may_go_on()) {
@@ -248,7 +250,8 @@ void Membership::gather(TimePoint now) {
     return;
   }
   is_split_said_ = false;
-  const auto next = gathering_.next({options_, nodes_, count, rounds_begun_ == 0}, now);
+  const bool are_nodes_missed = quorum_.silent_count() > 0 || nodes_.has_older_rounds();
+  const auto next = gathering_.next({options_, nodes_, count, rounds_begun_ == 0, are_nodes_missed}, now);
   if (next.is_complete) return form_round(now);
   if (next.say) print(*next.say);
   deadline_ = next.deadline;
@@ -283,7 +286,7 @@ void Membership::take(const Heard& event, TimePoint now) {
   auto& node = nodes_.at(event.from);
   if (const auto* leaving = std::get_if<Leaving>(&event.message)) {
     if (!node.is_endpoint_host) return take(Left{event.from, leaving->why, true}, now);
-    hand_on_job(leaving->why);
+    hand_on_job(leaving->why, {});
     return enter_finished();
   }
   if (node.is_claimant) return node.said.add(event.message);

@@ -250,8 +250,8 @@ class Membership {
   bool may_leave(NodeId id) const;
   std::optional<NodeId> next_host() const;
   void let_leave(NodeId id, const JobStop& stop, TimePoint now);
-  void end_leave();
-  void hand_on_job(const std::string& why);
+  void end_leave(TimePoint now);
+  void hand_on_job(const std::string& why, const std::vector<int>& gone);
   void send_off(NodeId id);
   void tell_of_stop(NodeId id, const Node& node);
   void give_up_agreement(TimePoint now);
@@ -270,7 +270,6 @@ class Membership {
   void note_end_of_lost_host();
   void seat(NodeId id, const Held& held, TimePoint now);
   void end_older_round(NodeId id, std::uint32_t round, bool may_reseat);
-  void await_returning(TimePoint now);
   void give_up_awaited(TimePoint now);
   bool is_job_over(TimePoint now);
   void stop_awaiting_guardian(TimePoint now);

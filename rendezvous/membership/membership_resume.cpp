@@ -85,13 +85,9 @@ void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) 
   if (recovery_.awaits(held.group_rank) && (phase_ == Phase::running || phase_ == Phase::stopping))
     return seat(id, held, now);
   quorum_.seat(held.group_rank, nodes_.at(id).hello.node_key);
-  await_returning(now);
+  // Others that were lost with this one may be about to come too, with what their workers have kept.
+  if (phase_ == Phase::gathering) gathering_.await_returning(now);
   end_older_round(id, held.round.number, true);
-}
-
-// Others that were lost with this one may be about to come too, with what their workers have kept.
-void Membership::await_returning(TimePoint now) {
-  if (phase_ == Phase::gathering) gathering_.await_returning(quorum_.silent_count() > 0, now);
 }
 
 // Nothing here knows a round. A first one whose store is being opened is not begun.
@@ -118,10 +114,11 @@ void Membership::decide_claims(TimePoint now) {
     adopt(choice->claim, now);
     for (const auto& [rank, node_key] : choice->gone) {
       if (!recovery_.settle(rank)) continue;
-      quorum_.seat(rank, node_key);
-      quorum_.leave(node_key, true);
+      const auto key = node_key.empty() ? "rank " + std::to_string(rank) : node_key;  // one that nobody has
+      quorum_.seat(rank, key);
+      quorum_.leave(key, true);
       round_.has_member_left = true;
-      note_loss(lost_meanwhile_text(rank), now, now);
+      if (!round_.change) note_loss(lost_meanwhile_text(rank), now, now);
     }
   }
   close_claims(now);
@@ -217,11 +214,12 @@ void Membership::adopt(const Held& held, TimePoint now) {
   is_endpoint_ours_ = !options_.endpoint_address.empty() && held.endpoint_address == options_.endpoint_address;
   restarts_.restate(held.restart_count, held.spent_restarts, now);
   const auto lost = lost_member_of(held.round);
+  if (!nodes_.leaving().empty()) round_.change = {kNodesLeave, job_time(now)};
   quorum_.adopt(held.group_world_size, lost);
   note_end_of_lost_host();
   if (lost && recovery_.settle(*lost)) {
     if (options_.lost.has_left)
-      round_.change = {endpoint_has_left_text(*lost)};
+      round_.change = {endpoint_has_left_text(*lost), {}, true};
     else
       round_.loss = {lost_endpoint_text(*lost), job_time(now)};
   }

@@ -225,7 +225,7 @@ void Membership::hear(NodeId from, const RoundEnded& message, TimePoint now) {
     stop_round(SIGTERM, false, describe_failure(own_failure(node, nodes_, message.failures.front())), now);
   }
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
-    if (job_stop() || nodes_.is_leaving(from)) return give_up_agreement(now);
+    if (job_stop() || stops_.leave_ends()) return give_up_agreement(now);
     // Its agent had lost touch: the others would wait for its part of the round.
     note_loss(out_of_touch_text(node.hello.host_name), now, now);
     stop_round(SIGTERM, false, round_.loss->what, now);

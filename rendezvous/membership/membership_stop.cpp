@@ -31,7 +31,7 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
     print(spare_leaves_text(why));
     return stop_spare(from, message.signal_number, now);
   }
-  if (nodes_.is_leaving(from) && !job_stop()) return;
+  if (nodes_.is_leaving(from) && message.leaves && !job_stop()) return;
   if (message.leaves && may_leave(from)) return let_leave(from, stop, now);
   const bool is_new = !job_stop();
   const auto next = stops_.ask(node.stop, stop, message.is_second, now);
@@ -96,15 +96,18 @@ bool Membership::may_leave(NodeId id) const {
   const auto& leaver = nodes_.at(id);
   const int left = nodes_.count_available() - (nodes_.is_available(id, leaver) ? 1 : 0);
   if (job_stop() || recovery_.are_claims_open() || left < options_.nodes_min) return false;
-  return !leaver.is_endpoint_host || next_host();
+  return !leaver.is_endpoint_host || (leaver.is_member() && rounds_begun_ > 0 && next_host());
 }
 
-// One that knows that it is: a member of the round.
+// One of those that the round's members were told.
 std::optional<NodeId> Membership::next_host() const {
   std::optional<NodeId> out;
   for (const auto& [id, node] : nodes_) {
-    const bool can_serve = !node.is_endpoint_host && node.is_member() && node.hello.standby_port != 0;
-    if (!can_serve || !nodes_.is_available(id, node) || nodes_.is_absent(id)) continue;
+    if (node.is_endpoint_host || !node.is_member() || !node.part->told) continue;
+    const auto& told = node.part->told->successors;
+    const bool is_successor = std::any_of(
+        told.begin(), told.end(), [&](const Successor& successor) { return successor.group_rank == *node.group_rank; });
+    if (!is_successor || !nodes_.is_available(id, node) || nodes_.is_absent(id)) continue;
     if (!out || *node.group_rank < *nodes_.at(*out).group_rank) out = id;
   }
   return out;
@@ -128,31 +131,36 @@ void Membership::let_leave(NodeId id, const JobStop& stop, TimePoint now) {
 }
 
 // Nobody else is told to stop any more.
-void Membership::end_leave() {
+void Membership::end_leave(TimePoint now) {
+  const auto leaving = nodes_.leaving();
+  const auto host =
+      std::find_if(leaving.begin(), leaving.end(), [&](NodeId id) { return nodes_.at(id).is_endpoint_host; });
+  // Those that could serve next may have left too, or be lost.
+  if (host != leaving.end() && !next_host()) return finish(verdict_of_stop(SIGTERM, options_.restarts_max), now);
   stops_.end_leave();
-  std::optional<NodeId> host;
-  for (const auto id : std::set<NodeId>(nodes_.leaving())) {
-    if (nodes_.at(id).is_endpoint_host) {
-      host = id;
-      continue;
-    }
-    quorum_.leave(nodes_.at(id).hello.node_key, true);
+  std::vector<int> gone;
+  for (const auto id : leaving) {
+    if (host != leaving.end() && id == *host) continue;
+    const auto& node = nodes_.at(id);
+    if (node.is_member()) gone.push_back(*node.group_rank);
+    quorum_.leave(node.hello.node_key, true);
     send_off(id);
   }
-  if (!host) return;
-  hand_on_job({});
+  if (host == leaving.end()) return;
+  gone.resize(std::min(gone.size(), kLeaversMax));
+  hand_on_job({}, gone);
   send_off(*host);
   enter_finished();
 }
 
 // This process ends, and one of the other nodes is to serve the job next.
-void Membership::hand_on_job(const std::string& why) {
+void Membership::hand_on_job(const std::string& why, const std::vector<int>& gone) {
   const auto next = next_host();
   expect_sends_to_members();
   for (const auto& [id, node] : nodes_) {
     if (node.is_endpoint_host) continue;
-    if (node.is_member())
-      send(id, HostLeaves{why});
+    if (node.is_member() && (node.part->told || node.hello.held))
+      send(id, HostLeaves{why, gone});
     else if (next)  // it knows no round, and not who may serve next
       send(id, Elsewhere{nodes_.at(*next).seen_address, nodes_.at(*next).hello.standby_port});
   }
@@ -196,16 +204,14 @@ void Membership::tell_of_stop(NodeId id, const Node& node) {
   const auto round = static_cast<std::uint32_t>(round_.number());
   const bool is_for_leaving = !job_stop() && stops_.leave_ends();
   const int signal_number = is_for_leaving ? SIGTERM : stops_.signal_number();
-  auto message = round_.agreement.message_for(*node.group_rank, round, signal_number);
-  if (!message) return;
-  if (auto* prepare = std::get_if<PrepareStop>(&*message)) prepare->is_for_leaving = is_for_leaving;
-  std::visit([&](auto& what) { send(id, std::move(what)); }, *message);
+  if (auto message = round_.agreement.message_for(*node.group_rank, round, signal_number))
+    std::visit([&](auto& what) { send(id, std::move(what)); }, *message);
 }
 
 // After a warning all go on: workers wait for a decision a little longer than this membership for answers.
 void Membership::give_up_agreement(TimePoint now) {
   if (!job_stop() && stops_.leave_ends()) {
-    stop_round(SIGTERM, false, round_.change->who, now);
+    stop_round(SIGTERM, false, round_.change ? std::optional(round_.change->who) : std::nullopt, now);
     return end_round_if_all_have(now);
   }
   if (!job_stop()) {

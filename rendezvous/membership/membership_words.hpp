@@ -62,6 +62,7 @@ constexpr const char* kDidNotEndWorkers = "it did not end its workers";
 
 std::string spare_leaves_text(const std::string& why);
 std::string leaves_text(const std::string& why);
+constexpr const char* kNodesLeave = "nodes leave the job";
 std::string second_stop_text(const std::string& why);
 std::string stopped_by_text(const std::string& why, bool is_before_first_round);
 std::string warned_text(int signal_number, const std::string& host);

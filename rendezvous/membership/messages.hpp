@@ -269,7 +269,6 @@ struct RoundEstablished {
 struct PrepareStop {
   std::uint32_t round = 0;
   bool is_warning = false;
-  bool is_for_leaving = false;  // another round follows: workers that can take a seat in it have no part in the stop
   bool operator==(const PrepareStop&) const = default;
 };
 
@@ -311,9 +310,12 @@ struct FinishJob {
 
 // This host ends before its job does: the next host is to serve it. No process of the job is left on its node.
 struct HostLeaves {
-  std::string why;  // one line; empty: it was told to stop, and the job goes on without it
+  std::string why;          // one line; empty: it was told to stop, and the job goes on without it
+  std::vector<int> gone{};  // group ranks of other nodes that have left with it; at most kLeaversMax
   bool operator==(const HostLeaves&) const = default;
 };
+
+constexpr std::size_t kLeaversMax = 1024;  // in one message
 
 struct TimeTold {
   std::uint32_t number = 0;  // of the question

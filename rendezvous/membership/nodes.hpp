@@ -97,6 +97,7 @@ class Nodes {
   void set_older_round(NodeId id, std::uint32_t round) { older_rounds_[id] = round; }
   void end_older_round(NodeId id) { older_rounds_.erase(id); }
   std::optional<std::uint32_t> older_round(NodeId id) const;
+  bool has_older_rounds() const { return !older_rounds_.empty(); }
 
   // --- nodes that leave the job, when the round is over
 

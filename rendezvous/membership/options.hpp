@@ -27,6 +27,8 @@ struct LostHost {
   std::string node_key{};           // by which its guardian proves that it has ended; empty: not known
   bool is_end_proven = false;       // its guardian has said so, or the host itself
   bool has_left = false;            // the job, in order: it was told to
+  RoundId round{};                  // its last one
+  std::vector<int> others_gone{};   // group ranks in that round of other nodes whose end is proven
 };
 
 struct MembershipOptions {

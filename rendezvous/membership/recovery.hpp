@@ -29,10 +29,10 @@ class Recovery {
     std::optional<Claims::Choice> choice;  // empty: no claim is left
   };
 
-  // lost_group_rank: whose end or silence made this membership begin. Nobody waits for that node.
+  // lost: whose end or silence made this membership begin. Nobody waits for that node.
   // endpoint_address: where whoever had the endpoint before has ended.
-  Recovery(std::chrono::milliseconds timeout, std::optional<int> lost_group_rank, std::string endpoint_address)
-      : timeout_(timeout), lost_group_rank_(lost_group_rank), claims_(std::move(endpoint_address)) {}
+  Recovery(std::chrono::milliseconds timeout, LostHost lost, std::string endpoint_address)
+      : timeout_(timeout), lost_group_rank_(lost.group_rank), claims_(std::move(endpoint_address), std::move(lost)) {}
 
   // --- claims, until one is adopted
 

@@ -138,7 +138,7 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
 bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause) {
   // It ended, by itself or as libraries end a process, for what another one may have done.
   const auto may_follow = [](const FailureReport& failure) {
-    return standing_of(failure) == Standing::plain && !may_be_late(failure) && failure.accused.empty() &&
+    return cause_class_of(failure) == CauseClass::plain && !may_be_late(failure) && failure.accused.empty() &&
            !failure.is_killed_by_ddprun() && failure.ending.kind != Ending::Kind::not_started;
   };
   const auto& first = failures[cause];
@@ -190,7 +190,7 @@ void forgive_what_follows_from_change(CurrentRound& round) {
 bool is_change_of_members(const CurrentRound& round, bool has_begun, bool are_enough_left) {
   const auto* first = cause_of(round);
   // Where nodes leave, the others were to stop at a step too.
-  const bool has_stopped_for_change = round.change && round.stopped_at_step > 0;
+  const bool has_stopped_for_change = round.change && (round.stopped_at_step > 0 || round.change->is_decided);
   const bool is_done = has_begun && round.stopped == 0 && round.failures.empty() && !has_stopped_for_change;
   if (round.change && !round.loss) return first == nullptr && !is_done;
   return round.loss && are_enough_left && !is_done &&

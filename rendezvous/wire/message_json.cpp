@@ -363,6 +363,7 @@ void fields(TimeAsked& m, Visit visit) {
 template <class Visit>
 void fields(HostLeaves& m, Visit visit) {
   visit("why", m.why, std::string());
+  visit("gone", m.gone, std::vector<int>());
 }
 
 template <class Visit>
@@ -445,7 +446,6 @@ template <class Visit>
 void fields(PrepareStop& m, Visit visit) {
   visit("round", m.round);
   visit("is_warning", m.is_warning);
-  visit("is_for_leaving", m.is_for_leaving, false);
 }
 
 template <class Visit>
@@ -640,7 +640,10 @@ void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1
 void check(const StopReady&) {}
 void check(const Leaving&) {}
 void check(const TimeAsked&) {}
-void check(const HostLeaves&) {}
+void check(const HostLeaves& m) {
+  if (m.gone.size() > kLeaversMax) refuse("gone", "is too long");
+  for (const int rank : m.gone) check_range("gone", rank, 0, kNodesMax - 1);
+}
 void check(const TimeTold& m) { check_time("job_time_ms", m.job_time); }
 
 void check(const FailureReport& m) {

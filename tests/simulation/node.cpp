@@ -349,7 +349,9 @@ void Node::perform(const Session::Call& action) {
 
 void Node::perform(const Session::StopOrphans& action) {
   world_.trace(name(), " stops its workers: ", action.why);
-  world_.clock.at(world_.clock.now(), &process_, [this, why = action.why] { decide(NodeCore::Orphaned{why}); });
+  world_.clock.at(world_.clock.now(), &process_, [this, action] {
+    decide(NodeCore::Orphaned{action.why, action.may_reseat});
+  });
 }
 
 void Node::perform(const Session::GiveUp& action) {

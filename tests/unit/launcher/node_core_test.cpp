@@ -685,16 +685,6 @@ TEST_F(NodeCoreOfTwo, ASigtermAsksToLeaveIfTheNodeMayLeave_AndOtherSignalsStopTh
     }
 }
 
-TEST_F(NodeCoreOfTwo, WorkersThatCanTakeASeatDoNotStopAtAStepBecauseAnotherNodeLeaves) {
-  run();
-  for (const int local_rank : {0, 1})
-    step(NodeCore::WorkerSaid{local_rank, worker_link::LinkHello{worker_link::kVersion, true, true}});
-  const auto actions = hear(rendezvous::PrepareStop{0, false, true});
-  EXPECT_TRUE(all<NodeCore::SendToWorker>(actions).empty());
-  ASSERT_EQ(sent<rendezvous::StopReady>(actions).size(), 1U);
-  EXPECT_FALSE(sent<rendezvous::StopReady>(actions).front().call);
-}
-
 TEST_F(NodeCoreOfTwo, ANodeThatHasLeftSaysSoAndEndsAsTold) {
   rendezvous::FinishJob verdict;
   verdict.exit_code = 143;
@@ -704,11 +694,18 @@ TEST_F(NodeCoreOfTwo, ANodeThatHasLeftSaysSoAndEndsAsTold) {
   EXPECT_THAT(exit_codes(actions), ElementsAre(143));
 }
 
+TEST_F(NodeCoreOfTwo, WorkersOfARoundThatIsGivenUpDoNotLiveOn) {
+  run();
+  for (const int local_rank : {0, 1})
+    step(NodeCore::WorkerSaid{local_rank, worker_link::LinkHello{worker_link::kVersion, true, true}});
+  EXPECT_EQ(all<SignalTree>(step(NodeCore::Orphaned{"another host goes on", false})).size(), 1U);
+}
+
 TEST_F(NodeCoreOfTwo, WorkersThatCanTakeASeatLiveOnWhileTheNodeLooksForTheOthers) {
   run();
   for (const int local_rank : {0, 1})
     step(NodeCore::WorkerSaid{local_rank, worker_link::LinkHello{worker_link::kVersion, true, true}});
-  const auto actions = step(NodeCore::Orphaned{"nobody answers"});
+  const auto actions = step(NodeCore::Orphaned{"nobody answers", true});
   EXPECT_TRUE(all<SignalTree>(actions).empty());
   ASSERT_EQ(all<NodeCore::SendToWorker>(actions).size(), 2U);
   EXPECT_TRUE(std::holds_alternative<worker_link::LinkRoundOver>(all<NodeCore::SendToWorker>(actions).front().message));

@@ -451,7 +451,7 @@ TEST(Claims, TheLargestSetDecidesAndItsNewestRoundIsTaken) {
   const auto claim = [](std::uint32_t number, int rank, std::vector<std::string> nonces) {
     return Held{{100, 1, number}, rank, 5, 0, false, false, std::move(nonces)};
   };
-  Claims claims{""};
+  Claims claims{"", {}};
   EXPECT_FALSE(claims.choice({}));
   claims.add("a", claim(3, 0, {"n3", "n2"}), false);
   claims.add("b", claim(9, 0, {"x9", "x8"}), false);
@@ -482,7 +482,7 @@ TEST(Claims, TheLargestSetDecidesAndItsNewestRoundIsTaken) {
 }
 
 TEST(Claims, WhatTheLastClaimantLeavesWithIsBelievedWhereThereIsNothingElse) {
-  Claims claims{""};
+  Claims claims{"", {}};
   claims.add("a", Held{{100, 1, 3}, 0, 2, 0, false, false, {"n"}}, false);
   claims.leave("a", true);
   ASSERT_TRUE(claims.choice({}));

@@ -37,7 +37,7 @@ TEST_F(Leave, TheOthersGoOnWithoutTheLeaverAtNoCost) {
   begin_with(2, 3);
   says(3, leaves_by_sigterm());
   for (const std::uint64_t id : {1u, 2u, 3u}) {
-    EXPECT_TRUE(prepared.at(id).front().is_for_leaving);
+    EXPECT_FALSE(prepared.at(id).front().is_warning);
     EXPECT_TRUE(stopped.at(id).front().reseat) << "no worker takes part in a stop at one step";
   }
   EXPECT_THAT(stopped.at(1).front().why.value(), AllOf(HasSubstr("host h3"), HasSubstr("leaves")));
@@ -220,6 +220,69 @@ TEST_F(Leave, AHostThatLeavesTellsTheOthersAndEnds) {
   EXPECT_FALSE(membership->verdict()) << "the job goes on";
 }
 
+TEST_F(Leave, AHostThatLeavesNamesThoseThatLeaveWithIt) {
+  hello.standby_port = 7000;
+  begin(1, 3);
+  hello.standby_port = 7000;
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  for (const std::uint64_t id : {3u, 1u}) says(id, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u, 3u}) ends(id, {}, 2);
+  now += 2s;
+  std::vector<int> gone;
+  for (const auto& action : membership->tick(now))
+    if (const auto* send = std::get_if<Send>(&action); send != nullptr && send->to == node(2))
+      gone = std::get<HostLeaves>(send->message).gone;
+  EXPECT_THAT(gone, ElementsAre(2));
+}
+
+TEST_F(Leave, WhereNobodyIsLeftToServeNextTheJobStops) {
+  hello.standby_port = 7000;
+  begin(1, 5);
+  for (const std::uint64_t id : {1u, 2u, 3u, 4u, 5u}) {
+    hello.standby_port = 7000;
+    join(id, "h" + std::to_string(id), {}, id == 1);
+  }
+  says(1, leaves_by_sigterm());
+  for (const std::uint64_t id : {2u, 3u, 4u}) says(id, leaves_by_sigterm());  // all that were told to be next
+  for (const std::uint64_t id : {1u, 2u, 3u, 4u, 5u}) ends(id, {}, 2);
+  pass(2s);
+  EXPECT_EQ(finished.at(5).exit_code, kTermed);
+  EXPECT_FALSE(finished.at(5).has_left);
+}
+
+TEST_F(Leave, AHostThatIsNoMemberStopsTheJob) {
+  begin(1, 2);
+  join(2, "h2", 0);
+  join(3, "h3", 1);
+  join(1, "h1", {}, true);  // a spare
+  ASSERT_EQ(started.count(1), 0u);
+  says(1, leaves_by_sigterm());
+  for (const std::uint64_t id : {2u, 3u}) ends(id, {}, 2);
+  EXPECT_EQ(finished.at(2).exit_code, kTermed);
+  EXPECT_FALSE(finished.at(2).has_left);
+}
+
+TEST_F(Leave, AnotherSignalOfALeaverStopsTheJob) {
+  begin_with(1, 2);
+  says(2, leaves_by_sigterm());
+  says(2, leaves_by_sigterm());
+  says(2, StopAsked{SIGINT});
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 128 + SIGINT);
+}
+
+TEST_F(Leave, OfNodesThatDoNotLeaveTheFirstToEndIsNotOutOfTouch) {
+  takes_stops = true;
+  begin_with(1, 2);
+  says(2, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u}) says(id, StopReady{0, 5});
+  ends(1, {}, 2);  // its grace was over
+  ends(2, {}, 2);
+  pass(2s);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_THAT(started.at(1).why.value(), HasSubstr("which leaves the job"));
+}
+
 TEST_F(Leave, AHostThatEndsForWantOfItsGuardianTellsTheOthers) {
   begin_with(2, 3);
   std::vector<std::uint64_t> told;
@@ -251,6 +314,24 @@ TEST_F(Leave, TheNextHostGoesOnAtNoCostAfterOneThatHasLeft) {
   EXPECT_EQ(started.at(0).round.number, 1u);
   EXPECT_EQ(started.at(0).world_size, 2);
   EXPECT_EQ(started.at(0).restart_count, 0);
+}
+
+TEST_F(Leave, TheNextHostGoesOnWithoutThoseThatLeftWithTheHost) {
+  begin_with(1, 3);
+  LostHost lost{0, "key-1", true, true, started.at(2).round, {2}};
+  if (started.at(2).group_rank == 2) lost.others_gone = {1};
+  next_host_begins(1, 3, lost);
+  ASSERT_EQ(stopped.count(0), 1u) << "nobody is awaited";
+  says(0, RoundEnded{0, {}, 2, false});
+  EXPECT_EQ(started.at(0).round.number, 1u);
+  EXPECT_EQ(started.at(0).restart_count, 0);
+}
+
+TEST_F(Leave, WorkIsNotDoneIfTheHostHasLeftInTheMiddleOfIt) {
+  begin_with(1, 2);
+  next_host_begins(1, 2, {0, "key-1", true, true});
+  says(0, RoundEnded{0, {}, 0, false});  // workers here had come to their end
+  EXPECT_EQ(started.at(0).round.number, 1u);
 }
 
 TEST_F(Leave, WorkersThatStoppedAtAStepForIt_AreStartedAgain) {

@@ -117,7 +117,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
       start,
       RoundEstablished{4},
       PrepareStop{4, true},
-      PrepareStop{4, false, true},
+      PrepareStop{4, false},
       StopAt{4, 1002, 15},
       StopAt{4, 1, 0},
       StopRound{4, 15, true, true, "ctrl-c", {3}, true},
@@ -134,7 +134,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
       FinishJob{},
       left,
       HostLeaves{},
-      HostLeaves{"its guardian process ended"},
+      HostLeaves{"its guardian process ended", {1, 2}},
       TimeTold{7, 1234ms}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
 }

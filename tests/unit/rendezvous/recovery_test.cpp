@@ -24,7 +24,7 @@ class Recoveries : public ::testing::Test {
   }
   void claims(int group_rank) { recovery.claim("key-" + std::to_string(group_rank), of_four(group_rank), false, now); }
 
-  Recovery recovery{5s, std::nullopt, ""};
+  Recovery recovery{5s, {}, ""};
   Recovery::TimePoint now{1h};
 };
 

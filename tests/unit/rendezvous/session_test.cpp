@@ -650,9 +650,11 @@ TEST_F(SessionTest, AWarningIsNoStopAndTakesNoStopsPlace) {
   (void)next();
   (void)step(Session::Connected{kFirst});
   const auto actions = session.step(Session::Heard{Welcome{}}, now);
-  const auto* last = std::get_if<Session::Send>(&actions.back());
-  ASSERT_NE(last, nullptr);
-  EXPECT_EQ(std::get<StopAsked>(last->message), StopAsked{15});
+  std::vector<StopAsked> stops;
+  for (const auto& action : actions)
+    if (const auto* send = std::get_if<Session::Send>(&action))
+      if (const auto* stop = std::get_if<StopAsked>(&send->message)) stops.push_back(*stop);
+  EXPECT_EQ(stops, std::vector{StopAsked{15}});
 }
 
 TEST_F(SessionTest, WhileWorkersRun_AnEndpointThatRefusesIsTriedForEver) {
@@ -961,6 +963,32 @@ TEST_F(SessionTest, AHostThatEndsForAnotherReasonIsLost) {
   const auto& lost = std::get<Session::Serve>(actions.back()).lost;
   EXPECT_TRUE(lost.is_end_proven);
   EXPECT_FALSE(lost.has_left);
+}
+
+TEST_F(SessionTest, AProofOfAnEndIsForThatRoundAlone) {
+  join_and_start(2);
+  hear(HostLeaves{"", {1}});
+  EXPECT_EQ(step(Session::Connected{kSecond}), "say hello holding 0");
+  hear(Welcome{});
+  auto next = start(1, 1, true, 2);
+  next.host_group_rank = 0;
+  next.successors = {{1, "10.0.0.3", 5003}};
+  hear(next);
+  now += 10s;
+  ended(How::closed);
+  const auto actions = session.step(Session::Ended{How::refused, 1}, now);
+  const auto& lost = std::get<Session::Serve>(actions.back()).lost;
+  EXPECT_FALSE(lost.is_end_proven || lost.has_left);
+  EXPECT_TRUE(lost.others_gone.empty());
+}
+
+TEST_F(SessionTest, WhoSaysAStopAgainSaysItBeforeTheEndOfTheRound) {
+  join_and_start(1, false);
+  say(StopAsked{15});
+  say(RoundEnded{0, {}, 0, false});
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started, say stop_asked, say round_ended");
 }
 
 TEST_F(SessionTest, AGuardiansWordIsForItsHostAlone_AndAppearsInWhatTheNextHostKnows) {
