@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kStart = "ddprun_";
-constexpr int kSweepLimitMs = 2'000;  // for each group: a large process takes a while to end
+constexpr const char* kStart = "ddprun_guardian_";  // no name that a person gives a group
+constexpr int kEmptyLimitMs = 2'000;                // for each group: a large process takes a while to end
 
 std::string text_of_file(const std::string& path) {
   std::ifstream file(path);
@@ -103,6 +103,7 @@ void remove_empty_groups(const std::string& path) {
 }
 
 // "populated 0" is a line of cgroup.events, which tells of a change by POLLPRI.
+// It may come a little after waitpid has told of the last process.
 void wait_until_empty(const std::string& path, int limit_ms) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
@@ -137,7 +138,7 @@ GuardianCgroup::GuardianCgroup() {
   }
   base::for_each_left_folder(own, kStart, [this](const std::string& path) {
     kill_cgroup(path);
-    remove_cgroup(path, kSweepLimitMs);
+    remove_cgroup(path, kEmptyLimitMs);
     ++swept_count_;
   });
   // To move a process, the kernel wants a write to the nearest group that is above both.
@@ -162,7 +163,7 @@ GuardianCgroup::GuardianCgroup() {
 GuardianCgroup::~GuardianCgroup() {
   if (path().empty()) return;
   kill_cgroup(path());
-  remove_cgroup(path(), kSweepLimitMs);
+  remove_cgroup(path(), kEmptyLimitMs);
 }
 
 void enter_cgroup(const std::string& path) { static_cast<void>(write_to(path + "/cgroup.procs", "0")); }
@@ -176,7 +177,7 @@ void remove_cgroup(const std::string& path, int limit_ms) {
 
 void leave_cgroup(const std::string& path) {
   enter_cgroup(fs::path(path).parent_path());
-  remove_empty_groups(path);
+  remove_cgroup(path, kEmptyLimitMs);
 }
 
 OutOfMemoryKills::OutOfMemoryKills() {

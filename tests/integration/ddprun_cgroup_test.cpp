@@ -46,7 +46,7 @@ TEST(DdprunCgroup, WhatOutlivesDdprunAndGuardianIsEndedByTheNextDdprun) {
   const auto stray = static_cast<pid_t>(job.number_after("stray ")),
              guardian = static_cast<pid_t>(job.number_after("guardian "));
   ASSERT_TRUE(job.prints("group 0::"));
-  const auto path = matches(job.out(), "group 0::\\S*/(ddprun_[0-9A-Za-z]+)");
+  const auto path = matches(job.out(), "group 0::\\S*/(ddprun_guardian_[0-9A-Za-z]+)");
   ASSERT_EQ(path.size(), 1u) << job.out();
   const auto group = parent / std::string(path.front()[1]);
   EXPECT_TRUE(fs::exists(group));
@@ -65,7 +65,7 @@ TEST(DdprunCgroup, ADdprunThatDiesLeavesNoGroup) {
   if (parent.empty()) GTEST_SKIP() << "no cgroup of version 2 can be made here";
   Job job(shell(1, "echo group $(grep ^0:: /proc/self/cgroup) ; " + kStay));
   ASSERT_TRUE(job.prints("group 0::"));
-  const auto path = matches(job.out(), "group 0::\\S*/(ddprun_[0-9A-Za-z]+)");
+  const auto path = matches(job.out(), "group 0::\\S*/(ddprun_guardian_[0-9A-Za-z]+)");
   ASSERT_EQ(path.size(), 1u) << job.out();
   job.kill(SIGKILL);
   EXPECT_TRUE(job.is_gone_within());
