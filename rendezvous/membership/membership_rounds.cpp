@@ -246,7 +246,8 @@ void Membership::end_round_if_all_have(TimePoint now) {
 // Where membership is on no node of the job, only a round that another one began needs its greater part, once: another
 // membership may have gone on with it.
 bool Membership::may_go_on() const {
-  if (!options_.greater_part_only && !recovery_.is_in_doubt()) return true;
+  const bool began_here = options_.before.last_round == last_round();  // in this process, which had forgotten it
+  if (!options_.greater_part_only && (!recovery_.is_in_doubt() || began_here)) return true;
   return quorum_.is_greater_part_here() || are_others_too_few();
 }
 

@@ -404,6 +404,27 @@ TEST_F(Leave, WithARestartLeftTheLastOneLooksForTheOthers) {
   EXPECT_TRUE(stepped_down);
 }
 
+TEST_F(Leave, ADaemonThatHadForgottenItsOwnRoundNeedsNoGreaterPartOfIt) {
+  for (const bool was_its_own : {true, false}) {
+    SCOPED_TRACE(was_its_own);
+    more_options.before = {};
+    greater_part_only = true;
+    started.clear();
+    stopped.clear();
+    nonces_of.clear();
+    stepped_down.reset();
+    begin_with(1, 3);
+    auto held = held_by(2);
+    held.is_established = true;
+    greater_part_only = false;
+    if (was_its_own) more_options.before.last_round = held.round;
+    begin(1, 3);
+    comes_again(2, 12, held);
+    pass(20s);
+    EXPECT_EQ(stepped_down.has_value(), !was_its_own);
+  }
+}
+
 // --- a fixed number of nodes, and spares ---
 
 TEST_F(Leave, OfTwoSidesWithEnoughNodesEachTheOneThatHasTheEndpointGoesOn) {
