@@ -16,6 +16,7 @@ namespace ddp::rendezvous {
 
 constexpr const char* kNoAnswerToHello = "no answer to our hello";
 constexpr const char* kJoining = "joining the job";
+constexpr const char* kHostHasLeft = "its node has left the job";
 
 std::string orphans_text(std::chrono::milliseconds limit);
 std::string serves_from_now_text(const std::string& lost_place, const std::string& why);

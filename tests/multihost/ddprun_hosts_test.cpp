@@ -264,6 +264,7 @@ TEST_F(DdprunHosts, ANodeThatIsToldToStopLeavesAndTheOthersGoOn_TheEndpointsHost
   EXPECT_EQ(nodes[0].wait(), 143) << nodes[0].err();
   ASSERT_TRUE(nodes[1].prints("of 2 met all", 2)) << nodes[1].err();
   for (const int host : {0, 1}) EXPECT_THAT(nodes[static_cast<std::size_t>(host)].err(), Not(HasSubstr("restart ")));
+  EXPECT_THAT(nodes[1].err(), HasSubstr("is lost: its node has left the job; this node serves the job"));
   nodes[1].kill(SIGTERM);
   EXPECT_EQ(nodes[1].wait(), 143) << nodes[1].err();
   EXPECT_THAT(nodes[1].err(), Not(HasSubstr("has left the job, which goes on"))) << "nobody is left to go on";
