@@ -46,6 +46,7 @@ Hello hello_of(const World& world, int number, int host, int workers) {
   hello.restarts_max = job.restarts_max;
   hello.join_timeout = job.join_timeout;
   hello.last_call_timeout = job.last_call_timeout;
+  hello.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
   hello.grace = job.grace;
   return hello;
 }
