@@ -372,6 +372,13 @@ class Job {
     return faults_.back();
   }
 
+  // To the daemon any node may seem to be lost, if its own host is cut off.
+  std::set<int> hit_by_loss_of(int host) const {
+    std::set<int> out{host};
+    for (int each = 0; host == daemon_host_ && each < options_.nodes_max; ++each) out.insert(each);
+    return out;
+  }
+
   void apply(const Drawn& drawn) {
     const int host = drawn.host;
     const std::string on = " on " + name(host), lasts = " for " + seconds_text(drawn.length);
@@ -393,10 +400,10 @@ class Job {
           if (node(host).agent && node(host).agent->pid() == agent) ::kill(agent, SIGCONT);
         });
       case Kind::cut_host:
-        note("cut of " + name(host) + lasts, drawn.length, {host}).is_of_network = true;
+        note("cut of " + name(host) + lasts, drawn.length, hit_by_loss_of(host)).is_of_network = true;
         return cut(host, drawn.length);
       case Kind::mute_host:
-        note("what " + name(host) + " sends is lost" + lasts, drawn.length, {host}).is_of_network = true;
+        note("what " + name(host) + " sends is lost" + lasts, drawn.length, hit_by_loss_of(host)).is_of_network = true;
         for (int other = 0; other < hosts_.count(); ++other) {
           if (other != host) cut_way(host, other, drawn.length);
         }
@@ -413,7 +420,8 @@ class Job {
         return;
       }
       case Kind::reset:
-        note("a firewall resets all connections of " + name(host) + lasts, drawn.length, {host}).is_of_network = true;
+        note("a firewall resets all connections of " + name(host) + lasts, drawn.length, hit_by_loss_of(host))
+            .is_of_network = true;
         return reset(host, drawn.length);
       case Kind::restart_daemon:
         note("kill of the daemon, away for " + seconds_text(drawn.delay), drawn.delay, {});
