@@ -332,8 +332,10 @@ class Job {
       if (!its.agent || !has_ended(*its.agent)) continue;
       const int code = its.agent->wait();
       its.agent.reset();
-      if (!its.may_end)
+      if (!its.may_end) {
         breach("end", "ddprun of " + name(host) + " ended with " + std::to_string(code) + ", and no fault had hit it");
+        faults_.push_back({.what = "that end", .begin = now(), .end = now(), .hosts = {host}, .ends_worker = true});
+      }
       if (!is_over_) after(its.delay, [this, host] { start_agent(host); });
     }
   }
