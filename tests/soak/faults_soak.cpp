@@ -7,7 +7,6 @@
 // fault, and after the end of the job no process is left on any host.
 // The same seed draws the same faults; what they meet depends on the machine.
 // Exit code: 0 if no rule is broken, 1 if one is, 77 if this machine can't have hosts.
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
