@@ -199,15 +199,16 @@ class Trial {
   }
 
   void break_node() {
-    const auto& agent = agents_.at(static_cast<std::size_t>(lost_));
+    auto& agent = agents_.at(static_cast<std::size_t>(lost_));
     if (row_[kFault] == 2) {
       hosts_.cut(lost_);
       hosts_.run(lost_, {"kill", "-9", "-1"}).wait();
-      return;
+    } else {
+      const pid_t guardian = guardian_of(agent.pid());
+      if (row_[kFault] == 1 && guardian > 0) ::kill(guardian, SIGKILL);
+      agent.kill(SIGKILL);
     }
-    const pid_t guardian = guardian_of(agent.pid());
-    if (row_[kFault] == 1 && guardian > 0) ::kill(guardian, SIGKILL);
-    agent.kill(SIGKILL);
+    agent.wait();  // its port is free then
   }
 
   inline static double phase_ = 0;

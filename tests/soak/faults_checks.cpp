@@ -1,6 +1,7 @@
 #include "tests/soak/faults_checks.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 

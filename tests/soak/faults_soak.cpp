@@ -7,7 +7,6 @@
 // fault, and after the end of the job no process is left on any host.
 // The same seed draws the same faults; what they meet depends on the machine.
 // Exit code: 0 if no rule is broken, 1 if one is, 77 if this machine can't have hosts.
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -332,8 +331,10 @@ class Job {
       if (!its.agent || !has_ended(*its.agent)) continue;
       const int code = its.agent->wait();
       its.agent.reset();
-      if (!its.may_end)
+      if (!its.may_end) {
         breach("end", "ddprun of " + name(host) + " ended with " + std::to_string(code) + ", and no fault had hit it");
+        faults_.push_back({.what = "that end", .begin = now(), .end = now(), .hosts = {host}, .ends_worker = true});
+      }
       if (!is_over_) after(its.delay, [this, host] { start_agent(host); });
     }
   }
@@ -372,6 +373,13 @@ class Job {
     return faults_.back();
   }
 
+  // To the daemon any node may seem to be lost, if its own host is cut off.
+  std::set<int> hit_by_loss_of(int host) const {
+    std::set<int> out{host};
+    for (int each = 0; host == daemon_host_ && each < options_.nodes_max; ++each) out.insert(each);
+    return out;
+  }
+
   void apply(const Drawn& drawn) {
     const int host = drawn.host;
     const std::string on = " on " + name(host), lasts = " for " + seconds_text(drawn.length);
@@ -393,10 +401,10 @@ class Job {
           if (node(host).agent && node(host).agent->pid() == agent) ::kill(agent, SIGCONT);
         });
       case Kind::cut_host:
-        note("cut of " + name(host) + lasts, drawn.length, {host}).is_of_network = true;
+        note("cut of " + name(host) + lasts, drawn.length, hit_by_loss_of(host)).is_of_network = true;
         return cut(host, drawn.length);
       case Kind::mute_host:
-        note("what " + name(host) + " sends is lost" + lasts, drawn.length, {host}).is_of_network = true;
+        note("what " + name(host) + " sends is lost" + lasts, drawn.length, hit_by_loss_of(host)).is_of_network = true;
         for (int other = 0; other < hosts_.count(); ++other) {
           if (other != host) cut_way(host, other, drawn.length);
         }
@@ -413,7 +421,8 @@ class Job {
         return;
       }
       case Kind::reset:
-        note("a firewall resets all connections of " + name(host) + lasts, drawn.length, {host}).is_of_network = true;
+        note("a firewall resets all connections of " + name(host) + lasts, drawn.length, hit_by_loss_of(host))
+            .is_of_network = true;
         return reset(host, drawn.length);
       case Kind::restart_daemon:
         note("kill of the daemon, away for " + seconds_text(drawn.delay), drawn.delay, {});
