@@ -164,9 +164,9 @@ class Agent {
   }
 
   void perform(const NodeCore::Print& action) { print(action.line, action.is_limited); }
-  void perform(const NodeCore::PrintText& action) { output_.say(action.text); }
-  void perform(const NodeCore::PrintError& action) { output_.say(error_text(action.error)); }
-  void perform(const NodeCore::PrintLogFolder&) { output_.say_where(); }
+  void perform(const NodeCore::PrintText& action) { output_.print(action.text); }
+  void perform(const NodeCore::PrintError& action) { output_.print(error_text(action.error)); }
+  void perform(const NodeCore::PrintLogFolder&) { output_.print_where(); }
 
   void perform(const NodeCore::Send& action) { meeting_.send(action.message); }
 
@@ -236,7 +236,7 @@ class Agent {
   void print(const std::string& line, bool is_limited = false) {
     if (is_limited) return limited_log_(line);
     log_.note(line);
-    output_.say("ddprun: " + base::printable(line));
+    output_.print("ddprun: " + base::printable(line));
   }
 
   const LaunchConfig& config_;

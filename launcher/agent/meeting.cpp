@@ -182,7 +182,7 @@ void Meeting::perform(const MeetingCore::StartHosting& action) {
   options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
   MembershipServer::Handlers handlers;
   handlers.message = [this](const rendezvous::ToAgent& message) { client_->hear(message); };
-  handlers.say = handlers_.say;
+  handlers.print = handlers_.print;
   handlers.log = log_;
   handlers.stepped_down = [this](const rendezvous::HostCore::StepDown& how) {
     decide(rendezvous::Session::stepped_down(how));
@@ -209,7 +209,7 @@ void Meeting::stand_by() {
     hello_.standby_port = store_port();
     receive();
   } catch (const Error& error) {
-    handlers_.say(no_standby_text(error.what()));
+    handlers_.print(no_standby_text(error.what()));
   }
 }
 

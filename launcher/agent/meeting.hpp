@@ -75,7 +75,7 @@ class Meeting {
   void perform(const MeetingCore::StartHosting& action);
   void perform(const MeetingCore::StopHosting& action);
   void perform(const MeetingCore::HandOn& action) { hand_on_(action.message); }
-  void perform(const MeetingCore::Print& action) { handlers_.say(action.line); }
+  void perform(const MeetingCore::Print& action) { handlers_.print(action.line); }
   void perform(const MeetingCore::Lose& action);
 
   void stand_by();

@@ -25,9 +25,14 @@ namespace fs = std::filesystem;
 constexpr const char* kStart = "ddprun_guardian_";  // no name that a person gives a group
 constexpr int kEmptyLimitMs = 2'000;                // for each group: a large process takes a while to end
 
+// Empty too if it can't be read, as when a controller is switched off meanwhile.
 std::string text_of_file(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  try {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  } catch (const std::ios_base::failure&) {
+    return {};
+  }
 }
 
 bool has_word(std::string_view list, std::string_view word) {

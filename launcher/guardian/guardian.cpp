@@ -230,7 +230,7 @@ class Guardian {
   void spawn(const Request& request, const std::vector<base::UniqueFd>& descriptors) {
     changed_ = true;
     has_looked_ = false;
-    killed_before_ = out_of_memory_kills_.count();
+    if (workers_.empty()) killed_before_ = out_of_memory_kills_.count();
     if (descriptors.size() != 4) return report({ReportKind::not_spawned, request.local_rank, 0, EMFILE});
     if (!std::all_of(request.variables.begin(), request.variables.end(), is_workers_variable))
       return report({ReportKind::not_spawned, request.local_rank, 0, EPERM});
@@ -401,12 +401,15 @@ class Guardian {
     }
   }
 
-  // Whether the kernel has killed a process for want of memory since the newest worker was started. The kernel counts
-  // before it sends the signal. Empty: not known.
-  std::optional<bool> was_out_of_memory(int status) const {
+  // Whether the kernel has killed a process for want of memory since the first worker of the round was started, which
+  // no death before this one has explained. The kernel counts before it sends the signal. Empty: not known.
+  std::optional<bool> was_out_of_memory(int status) {
     if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL || !killed_before_) return {};
     const auto count = out_of_memory_kills_.count();
-    return count ? std::optional(*count > *killed_before_) : std::nullopt;
+    if (!count) return {};
+    const bool is_one_more = *count > *killed_before_;
+    if (is_one_more) ++*killed_before_;
+    return is_one_more;
   }
 
   void report(const Report& what, base::UniqueFd descriptor = {}) { outbox_.emplace_back(what, std::move(descriptor)); }
@@ -440,7 +443,7 @@ class Guardian {
   int orphans_asked_ = 0;                                 // kill_orphans that are to be answered
   std::set<std::string> spared_;                          // marks of workers that ran when it was asked for
   const OutOfMemoryKills out_of_memory_kills_{};
-  std::optional<long> killed_before_{};  // when the newest worker was spawned
+  std::optional<long> killed_before_{};  // for want of memory: before the round, or told of since
   bool has_children_ = false;            // as far as waitpid told; saves a look through /proc
 };
 

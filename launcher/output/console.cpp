@@ -186,8 +186,8 @@ Console::Console(boost::asio::io_context& io, Options options) : options_(std::m
   };
   stdout_ = open(STDOUT_FILENO, [this, reader_gone = options_.reader_gone](int error) {
     if (error == EPIPE) return reader_gone();
-    say("ddprun: stdout can't be written any more, and what workers print there is lost: " +
-        std::string(std::strerror(error)));
+    print("ddprun: stdout can't be written any more, and what workers print there is lost: " +
+          std::string(std::strerror(error)));
   });
   stderr_ = same_file(STDOUT_FILENO, STDERR_FILENO) ? stdout_ : open(STDERR_FILENO, nullptr);
   resized();
@@ -245,7 +245,7 @@ void Console::wait_for_equals() {
   });
 }
 
-void Console::say(std::string_view message) {
+void Console::print(std::string_view message) {
   auto line = std::string(message);
   if (line.empty() || line.back() != '\n') line += '\n';
   stderr_->push(stderr_->merger().feed({kAgentSource, STDERR_FILENO}, line), true);

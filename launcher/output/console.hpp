@@ -46,7 +46,7 @@ class Console {
   void end(const std::vector<int>& workers);
 
   // One message of ddprun's own on stderr; a newline is added where it has none.
-  void say(std::string_view message);
+  void print(std::string_view message);
   void log(std::string_view line);  // dropped if the queue is full
 
   // How many workers print, for equal lines.

@@ -186,7 +186,7 @@ class Output::Impl {
 
   std::vector<std::string> stderr_tail(int local_rank) const { return worker_of(local_rank).stderr_tail.lines(); }
 
-  void say(std::string_view message) { console_.say(message); }
+  void print(std::string_view message) { console_.print(message); }
   void log(std::string_view line) { console_.log(line); }
 
   void resize() {
@@ -212,7 +212,7 @@ class Output::Impl {
     return [tree = *tree_, job = round_.job] { return tree.open_report(job); };
   }
 
-  void say_where() {
+  void print_where() {
     if (tree_ && !round_.job.empty() && !std::exchange(told_where_, true)) say_folder();
   }
 
@@ -371,13 +371,13 @@ class Output::Impl {
     } catch (...) {
       return std::current_exception();
     }
-    if (options_.log_directory.empty()) say_where();
+    if (options_.log_directory.empty()) print_where();
     return nullptr;
   }
 
   void say_folder() {
-    say("ddprun: " + (tree_->notice().empty() ? "" : tree_->notice() + ", so ") + "log files are in " +
-        tree_->job_directory(round_.job));
+    print("ddprun: " + (tree_->notice().empty() ? "" : tree_->notice() + ", so ") + "log files are in " +
+          tree_->job_directory(round_.job));
   }
 
   void open_stream(int rank, int stream, const std::optional<winsize>& size, Opening& opening,
@@ -433,7 +433,7 @@ class Output::Impl {
     if (!log_thread_) {
       LogThread::Options options;
       options.read = [this](LineMerger::Source source, std::string_view bytes) { console_.feed(source, bytes); };
-      options.warn = [this](const std::string& message) { say(message); };
+      options.warn = [this](const std::string& message) { print(message); };
       log_thread_ = std::make_shared<LogThread>(io_, std::move(options));
       log_thread_->start();
     }
@@ -476,7 +476,7 @@ std::string Output::error_file(int local_rank) const { return impl_->error_file(
 std::string Output::round_directory() const { return impl_->round_directory(); }
 std::string Output::stderr_file(int local_rank) const { return impl_->stderr_file(local_rank); }
 std::vector<std::string> Output::stderr_tail(int local_rank) const { return impl_->stderr_tail(local_rank); }
-void Output::say(std::string_view message) { impl_->say(message); }
+void Output::print(std::string_view message) { impl_->print(message); }
 void Output::log(std::string_view line) { impl_->log(line); }
 void Output::resize() { impl_->resize(); }
 int Output::highest_round(const std::string& run_id) const { return impl_->highest_round(run_id); }
@@ -484,7 +484,7 @@ Output::OpenFile Output::own_log(const std::string& job, const std::string& host
   return impl_->own_log(job, host_name);
 }
 Output::OpenFile Output::report() const { return impl_->report(); }
-void Output::say_where() { impl_->say_where(); }
+void Output::print_where() { impl_->print_where(); }
 void Output::when_drained(std::function<void()> done) { impl_->when_drained(std::move(done)); }
 
 }  // namespace ddp::launcher

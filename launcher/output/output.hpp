@@ -72,7 +72,7 @@ class Output {
   std::vector<std::string> stderr_tail(int local_rank) const;  // its last lines where no file holds it, oldest first
 
   // One message of ddprun's own on stderr; a newline is added where it has none. Never dropped.
-  void say(std::string_view message);
+  void print(std::string_view message);
 
   void resize();  // the user's terminal has another size now
 
@@ -87,7 +87,7 @@ class Output {
   OpenFile report() const;
 
   // Tells the user once where the log files are, if there are any.
-  void say_where();
+  void print_where();
 
   // Calls `done` once the console is written, which may be never if nobody reads.
   void when_drained(std::function<void()> done);

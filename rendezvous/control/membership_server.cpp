@@ -205,9 +205,9 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     handlers_.log(log_event_of(core_), {});
   }
 
-  void say(const std::string& line) {
+  void print(const std::string& line) {
     asio::post(io_, [self = shared_from_this(), line] {
-      if (self->handlers_.say) self->handlers_.say(line);
+      if (self->handlers_.print) self->handlers_.print(line);
     });
   }
 
@@ -236,7 +236,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   base::LineLimit debug_limit_{kDebugLinesAtOnce, kDebugLinePeriod, &count_alone};
   ToAgent told_;  // the last one, and its text: much is said to all nodes alike
   std::string told_text_;
-  base::BoundedLog log_{io_, [this](const std::string& line) { say(line); }};
+  base::BoundedLog log_{io_, [this](const std::string& line) { print(line); }};
   std::function<void()> finished_;
   bool stopped_ = false;
 };

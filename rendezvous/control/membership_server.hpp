@@ -21,7 +21,7 @@ class MembershipServer {
   // Called from the event loop and, but for `log`, never from within a call of this class.
   struct Handlers {
     std::function<void(const ToAgent& message)> message{};  // to this process's own agent
-    std::function<void(const std::string& line)> say{};     // bounded, however often nodes come and go (line_limit.hpp)
+    std::function<void(const std::string& line)> print{};   // bounded, however often nodes come and go (line_limit.hpp)
     // Events for a log; `where` names the node, if the event concerns one.
     std::function<void(const base::LogEvent& event, const base::LogFields& where)> log{};
     // This membership may not go on, and has closed its connections. Where nobody is told, the job ends for its nodes.

@@ -159,7 +159,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void perform(const Session::Serve& action) {
-    handlers_.say(serves_from_now_text(host_place_, lost_why_));
+    handlers_.print(serves_from_now_text(host_place_, lost_why_));
     asio::post(io_, [serve = handlers_.serve, action] { serve(action.lost); });
   }
 
@@ -257,7 +257,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       const auto& message = *known;
       if (std::holds_alternative<Welcome>(message)) {
         refusal_said_.clear();
-        if (std::exchange(is_broken_, false)) handlers_.say(connected_again_text(place()));
+        if (std::exchange(is_broken_, false)) handlers_.print(connected_again_text(place()));
         has_joined_ = true;
         host_place_ = place();
         last_reason_.clear();
@@ -272,7 +272,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       // For now: it is tried again.
       if (refused != nullptr && refused->is_round_unknown && session_.had_round() &&
           std::exchange(refusal_said_, refused->what) != refused->what)
-        handlers_.say(refused_for_now_text(place(), *refused));
+        handlers_.print(refused_for_now_text(place(), *refused));
       step(Session::Heard{message});
     } catch (const Error& error) {
       ended({How::closed, error.what()});
@@ -322,7 +322,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void tell_of_refusal(const std::string& why) {
-    if (why != last_reason_) handlers_.say(forgeable_refusal_text(why, session_.refusal_limit()));
+    if (why != last_reason_) handlers_.print(forgeable_refusal_text(why, session_.refusal_limit()));
     last_reason_ = why;
     is_reason_said_ = true;
   }
@@ -341,7 +341,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     is_stranger_there_ = false;
     if (session_.is_joined()) lost_why_ = why;
     if (session_.is_joined() && !std::exchange(is_broken_, true))
-      handlers_.say(connection_lost_text(place(), why, session_.had_round()));
+      handlers_.print(connection_lost_text(place(), why, session_.had_round()));
     const auto reason = reason_with(why, is_of_all_ports);
     if (reason != last_reason_) {
       last_reason_ = reason;
@@ -351,7 +351,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     if (has_joined_ || is_reason_said_ || Clock::now() - reason_since_ < kQuietTime) return;
     is_reason_said_ = true;
     const auto left = std::chrono::duration_cast<milliseconds>(session_.join_deadline() - Clock::now());
-    handlers_.say(no_answer_yet_text(text_of(endpoint()), reason, std::max(left, 0ms), own_addresses()));
+    handlers_.print(no_answer_yet_text(text_of(endpoint()), reason, std::max(left, 0ms), own_addresses()));
   }
 
   std::string what_to_try() const {

@@ -28,7 +28,7 @@ class MembershipClient {
   struct Handlers {
     std::function<void(const ToAgent& message)> message;
     std::function<void(const LinkLost& why)> lost;  // at most once, and nothing after it
-    std::function<void(const std::string& line)> say;
+    std::function<void(const std::string& line)> print;
     // Nobody who knows of the job is in reach, or those that are may not go on: this node's workers are to end.
     std::function<void(const Session::StopOrphans& stop)> stop_orphans{};
     // This process is to serve membership next, and to say so by host().

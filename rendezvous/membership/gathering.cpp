@@ -45,10 +45,10 @@ Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
   if (count < options.nodes_min) {
     last_call_ends_.reset();
     if (count > 0 && !std::exchange(is_wait_said_, true))
-      out.say = waiting_for_enough_text(options.nodes_min - count, options.join_timeout, names_of(facts.nodes));
+      out.print = waiting_for_enough_text(options.nodes_min - count, options.join_timeout, names_of(facts.nodes));
   } else if (!last_call_ends_) {
     last_call_ends_ = std::max(now + options.last_call_timeout, listens_until_);
-    out.say = last_call_text(options.nodes_max - count, options.last_call_timeout, names_of(facts.nodes));
+    out.print = last_call_text(options.nodes_max - count, options.last_call_timeout, names_of(facts.nodes));
   }
   out.deadline = deadline();
   return out;

@@ -28,7 +28,7 @@ class Gathering {
   struct Next {
     bool is_complete = false;  // the round begins now
     TimePoint deadline{};      // else: when to ask again
-    std::optional<std::string> say{};
+    std::optional<std::string> print{};
   };
 
   void begin(TimePoint ends);

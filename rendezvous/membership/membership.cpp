@@ -253,7 +253,7 @@ void Membership::gather(TimePoint now) {
   const bool are_nodes_missed = quorum_.silent_count() > 0 || nodes_.has_older_rounds();
   const auto next = gathering_.next({options_, nodes_, count, rounds_begun_ == 0, are_nodes_missed}, now);
   if (next.is_complete) return form_round(now);
-  if (next.say) print(*next.say);
+  if (next.print) print(*next.print);
   deadline_ = next.deadline;
 }
 
@@ -272,7 +272,7 @@ void Membership::call_newcomers(TimePoint now) {
   const bool is_ending = round_.has_member_left || recovery_.awaits_anyone() || stops_.leave_ends();
   const auto next = newcomers_.next({options_, nodes_, restarts_.cool_down(), is_ending}, now);
   deadline_ = next.deadline;
-  if (next.say) print(*next.say);
+  if (next.print) print(*next.print);
   if (!next.taken_in) return;
   round_.change = {*next.taken_in, job_time(now)};
   round_.end_happened = now;

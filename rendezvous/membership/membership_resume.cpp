@@ -249,7 +249,7 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
 }
 
 // A node that was cut off, while the others went on, ends the round that it still has before it takes part again.
-// may_reseat: what its workers have kept is no newer than what the others have.
+// may_reseat: its round is of this job, so that the newest state is the right one whoever has it.
 void Membership::end_older_round(NodeId id, std::uint32_t round, bool may_reseat) {
   nodes_.set_older_round(id, round);
   send(id, StopRound{round, SIGTERM, false, may_reseat && !job_stop(), kWentOnWithoutThisNode, {}, true});

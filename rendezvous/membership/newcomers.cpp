@@ -44,7 +44,7 @@ Newcomers::Next Newcomers::next(const Facts& facts, TimePoint now) {
   if (now >= *last_call_ends_) return {.taken_in = those};
   Next out{.deadline = last_call_ends_};
   if (is_new)
-    out.say =
+    out.print =
         next_round_begins_text(those, std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now));
   return out;
 }

@@ -26,7 +26,7 @@ class Newcomers {
   };
   struct Next {
     std::optional<TimePoint> deadline{};  // when to ask again; empty: once nodes come or go
-    std::optional<std::string> say{};
+    std::optional<std::string> print{};
     std::optional<std::string> taken_in{};  // the round stops now, for these nodes: "1 more node has come: gpu3"
   };
 

@@ -25,6 +25,11 @@ Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
     if (facts.stop->source == JobStop::Source::workers) verdict.what = facts.stop->why();
     return outcome::StoppedBySignal{facts.stop->signal_number};
   }
+  // The others are out of reach of a node that was told to stop, and has.
+  if (facts.stop && first == nullptr && round.loss && !round.agreement.call()) {
+    verdict.what = round.loss->what;
+    return outcome::StoppedBySignal{facts.stop->signal_number};
+  }
   if (first != nullptr) {
     verdict.cause = *first;
     verdict.is_cause_certain = is_certain(round.failures, static_cast<std::size_t>(first - round.failures.data()));

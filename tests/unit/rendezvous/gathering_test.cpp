@@ -38,12 +38,12 @@ class Gatherings : public ::testing::Test {
 };
 
 TEST_F(Gatherings, TooFewNodesAreAwaitedUntilTheEnd) {
-  EXPECT_EQ(next(began).say, std::nullopt) << "nobody is here";
+  EXPECT_EQ(next(began).print, std::nullopt) << "nobody is here";
   come(1, 3);
   const auto first = next(began + 1s);
-  EXPECT_EQ(first.say, "waiting for 1 more node, for up to 10 min; here: h1 (node rank 3)");
+  EXPECT_EQ(first.print, "waiting for 1 more node, for up to 10 min; here: h1 (node rank 3)");
   EXPECT_EQ(first.deadline, began + 60s);
-  EXPECT_EQ(next(began + 2s).say, std::nullopt) << "said before";
+  EXPECT_EQ(next(began + 2s).print, std::nullopt) << "said before";
   EXPECT_FALSE(next(began + 60s).is_complete);
 }
 
@@ -51,7 +51,7 @@ TEST_F(Gatherings, FirstRoundWaitsTheLastCallForTheMaximum) {
   come(1);
   come(2);
   const auto first = next(began);
-  EXPECT_EQ(first.say, "waiting 10 s for up to 2 more nodes; here: h1, h2");
+  EXPECT_EQ(first.print, "waiting 10 s for up to 2 more nodes; here: h1, h2");
   EXPECT_EQ(first.deadline, began + 10s);
   EXPECT_FALSE(next(began + 9s).is_complete);
   EXPECT_TRUE(next(began + 10s).is_complete);

@@ -46,9 +46,9 @@ TEST_F(NewcomersOfARound, AreTakenInTogetherOnceTheLastCallIsOver) {
   EXPECT_EQ(next(began + 20s).deadline, std::nullopt) << "nobody has come";
   come(2);
   const auto first = next(began + 20s);
-  EXPECT_EQ(first.say, "1 more node has come: h2; the next round begins in 10 s");
+  EXPECT_EQ(first.print, "1 more node has come: h2; the next round begins in 10 s");
   EXPECT_EQ(first.deadline, began + 30s);
-  EXPECT_EQ(next(began + 21s).say, std::nullopt) << "said before";
+  EXPECT_EQ(next(began + 21s).print, std::nullopt) << "said before";
   EXPECT_EQ(next(began + 29s).taken_in, std::nullopt);
   EXPECT_EQ(next(began + 30s).taken_in, "1 more node has come: h2");
 }
@@ -76,7 +76,7 @@ TEST_F(NewcomersOfARound, HostThatIsLeftOutCountsOnceItsTimeIsOver) {
   come(2);
   for (std::size_t i = 0; i < CoolDown::kBlames; ++i) cool_down.blame(place_of("h2", ""), began);
   EXPECT_EQ(next(began + 20s).deadline, began + CoolDown::kOut);
-  EXPECT_TRUE(next(began + CoolDown::kOut).say);
+  EXPECT_TRUE(next(began + CoolDown::kOut).print);
 }
 
 }  // namespace

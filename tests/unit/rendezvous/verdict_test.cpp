@@ -44,6 +44,7 @@ TEST(Verdict, FollowsFromTheRoundAndTheStop) {
       {"told to stop by deaths", stopped, by_deaths, false, 130, "SIGINT to the processes of host a", false},
       {"told to stop, and would go on", failed, told, true, 143, {}, false},
       {"told to stop after the last restart", failed, told, false, 3, {}, false},
+      {"told to stop, and a node was lost", lost, told, false, 143, "node 1 (host b)", false},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
