@@ -482,7 +482,10 @@ void serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base:
   guardian.serve();
   const auto* const tls = options.security ? &options.security->tls : nullptr;
   if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell(), tls);
-  if (!options.cgroup.empty() && ::getppid() != ddprun) leave_cgroup(options.cgroup);  // else ddprun removes it
+  // Else ddprun, which waits for the end of its guardian, removes it. One that dies closes its files before its
+  // children have another parent.
+  const bool is_orphan = ::getppid() != ddprun || is_ending(ddprun);
+  if (!options.cgroup.empty() && is_orphan) leave_cgroup(options.cgroup);
 }
 
 // ddprun waits for the end of its guardian, and nobody needs what is left of the folder.

@@ -105,8 +105,9 @@ std::optional<NodeId> Membership::next_host() const {
   for (const auto& [id, node] : nodes_) {
     if (node.is_endpoint_host || !node.is_member() || !node.part->told) continue;
     const auto& told = node.part->told->successors;
-    const bool is_successor = std::any_of(
-        told.begin(), told.end(), [&](const Successor& successor) { return successor.group_rank == *node.group_rank; });
+    const int rank = *node.group_rank;
+    const bool is_successor = std::any_of(told.begin(), told.end(),
+                                          [rank](const Successor& successor) { return successor.group_rank == rank; });
     if (!is_successor || !nodes_.is_available(id, node) || nodes_.is_absent(id)) continue;
     if (!out || *node.group_rank < *nodes_.at(*out).group_rank) out = id;
   }
