@@ -116,9 +116,8 @@ void NodeCore::stop(int signal_number) {
   // ended; the third signal is for a node that never answers. A node alone has its verdict coming.
   if (group_.is_idle()) ++stops_while_waiting_;
   const bool is_last = !is_alone() && stops_while_waiting_ > (facts_.serves_endpoint ? 2 : 1);
-  rendezvous::StopAsked asked{signal_number};
-  asked.leaves = may_leave(signal_number);
-  send(asked);  // before the end of a round that this is the reason of
+  // Before the end of a round that this is the reason of.
+  send(rendezvous::StopAsked{.signal_number = signal_number, .leaves = may_leave(signal_number)});
   step_workers({StopSignal{signal_number}});
   if (group_.is_idle() && (is_outside || is_last)) end_with(outcome::StoppedBySignal{signal_number});
 }
@@ -399,9 +398,7 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
 void NodeCore::take(const Orphaned& event) {
   if (finished_ || group_.is_idle()) return;
   print(round_stopped_text(event.why, options_.workers));
-  StopWorkers stop{SIGTERM};
-  stop.reseat = event.may_reseat;
-  step_workers({stop});
+  step_workers({StopWorkers{.signal_number = SIGTERM, .reseat = event.may_reseat}});
 }
 
 // Nobody tells us any more what the job does: its workers here are stopped.

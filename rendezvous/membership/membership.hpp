@@ -243,7 +243,7 @@ class Membership {
   void take_warning(NodeId from, const StopAsked& message, TimePoint now);
   void take_signalled(NodeId from, const RoundEnded& message, TimePoint now);
   void stop_spare(NodeId id, int signal_number, TimePoint now);
-  void dismiss(NodeId spare, int signal_number);
+  void dismiss(NodeId id, int signal_number);
   void ask_for_a_step(TimePoint now);
   void follow(StopAgreement::Next next, TimePoint now);
   void forget_stop_at_step();
@@ -252,7 +252,6 @@ class Membership {
   void let_leave(NodeId id, const JobStop& stop, TimePoint now);
   void end_leave(TimePoint now);
   void hand_on_job(const std::string& why, const std::vector<int>& gone);
-  void send_off(NodeId id);
   void tell_of_stop(NodeId id, const Node& node);
   void give_up_agreement(TimePoint now);
 

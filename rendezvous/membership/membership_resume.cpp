@@ -114,9 +114,7 @@ void Membership::decide_claims(TimePoint now) {
     adopt(choice->claim, now);
     for (const auto& [rank, node_key] : choice->gone) {
       if (!recovery_.settle(rank)) continue;
-      const auto key = node_key.empty() ? "rank " + std::to_string(rank) : node_key;  // one that nobody has
-      quorum_.seat(rank, key);
-      quorum_.leave(key, true);
+      quorum_.end(rank, node_key);
       round_.has_member_left = true;
       if (!round_.change) note_loss(lost_meanwhile_text(rank), now, now);
     }
@@ -230,8 +228,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
 void Membership::note_end_of_lost_host() {
   const auto lost = recovery_.is_adopted() ? lost_member_of(last_round()) : std::nullopt;
   if (!lost || !options_.lost.is_end_proven) return;
-  quorum_.seat(*lost, options_.lost.node_key);
-  quorum_.leave(options_.lost.node_key, true);
+  quorum_.end(*lost, options_.lost.node_key);
 }
 
 void Membership::seat(NodeId id, const Held& held, TimePoint now) {

@@ -80,13 +80,13 @@ void Membership::stop_spare(NodeId id, int signal_number, TimePoint now) {
   call_newcomers(now);
 }
 
-// It has a verdict of its own.
-void Membership::dismiss(NodeId spare, int signal_number) {
+// It has a verdict of its own: the job goes on without it.
+void Membership::dismiss(NodeId id, int signal_number) {
   auto verdict = verdict_of_stop(signal_number, options_.restarts_max);
   verdict.world_size = world_size_;
   verdict.has_left = true;
-  send(spare, verdict);
-  forget(spare);
+  send(id, std::move(verdict));
+  forget(id);
 }
 
 // --- a node leaves ---
@@ -145,12 +145,12 @@ void Membership::end_leave(TimePoint now) {
     const auto& node = nodes_.at(id);
     if (node.is_member()) gone.push_back(*node.group_rank);
     quorum_.leave(node.hello.node_key, true);
-    send_off(id);
+    dismiss(id, SIGTERM);
   }
   if (host == leaving.end()) return;
   gone.resize(std::min(gone.size(), kLeaversMax));
   hand_on_job({}, gone);
-  send_off(*host);
+  dismiss(*host, SIGTERM);
   enter_finished();
 }
 
@@ -165,14 +165,6 @@ void Membership::hand_on_job(const std::string& why, const std::vector<int>& gon
     else if (next)  // it knows no round, and not who may serve next
       send(id, Elsewhere{nodes_.at(*next).seen_address, nodes_.at(*next).hello.standby_port});
   }
-}
-
-void Membership::send_off(NodeId id) {
-  auto verdict = verdict_of_stop(SIGTERM, options_.restarts_max);
-  verdict.world_size = world_size_;
-  verdict.has_left = true;
-  send(id, std::move(verdict));
-  forget(id);
 }
 
 // --- at one step ---

@@ -26,6 +26,12 @@ void Quorum::seat(int group_rank, const std::string& node_key) {
   current_.members[node_key].group_rank = group_rank;
 }
 
+void Quorum::end(int group_rank, const std::string& node_key) {
+  const auto key = node_key.empty() ? "rank " + std::to_string(group_rank) : node_key;  // one that nobody has
+  seat(group_rank, key);
+  leave(key, true);
+}
+
 bool Quorum::start(const std::string& node_key) {
   const auto found = current_.members.find(node_key);
   if (found == current_.members.end() || std::exchange(found->second.has_started, true)) return false;

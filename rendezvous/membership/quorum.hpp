@@ -22,6 +22,7 @@ class Quorum {
   // A round that another membership began: its members are silent until they come. The one of `lost` is not expected.
   void adopt(int group_world_size, std::optional<int> lost);
   void seat(int group_rank, const std::string& node_key);  // one of them comes
+  void end(int group_rank, const std::string& node_key);   // one of them has ended for certain; its key may be unknown
 
   // A member has started the round. Returns whether it was the last one to do so: the round is established.
   bool start(const std::string& node_key);

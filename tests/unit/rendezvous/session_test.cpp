@@ -70,6 +70,15 @@ class SessionTest : public ::testing::Test {
     now += 10s;
   }
 
+  // As the next host, who knows the key of the present one.
+  void join_as_successor_of(const std::string& host_key) {
+    join();
+    auto message = start(0, 1);
+    message.host_node_key = host_key;
+    hear(message);
+    now += 10s;
+  }
+
   static std::string text(const Session::Actions& actions) {
     std::string out;
     for (const auto& action : actions) {
@@ -992,11 +1001,7 @@ TEST_F(SessionTest, WhoSaysAStopAgainSaysItBeforeTheEndOfTheRound) {
 }
 
 TEST_F(SessionTest, AGuardiansWordIsForItsHostAlone_AndAppearsInWhatTheNextHostKnows) {
-  join();
-  auto message = start(0, 1);
-  message.host_node_key = "key-of-host";
-  hear(message);
-  now += 10s;
+  join_as_successor_of("key-of-host");
   EXPECT_FALSE(session.knows_host("another key"));
   EXPECT_TRUE(session.knows_host("key-of-host"));
   EXPECT_EQ(step(Session::GuardianSaid{"another key"}), "");
@@ -1011,11 +1016,7 @@ TEST_F(SessionTest, AGuardiansWordIsForItsHostAlone_AndAppearsInWhatTheNextHostK
 }
 
 TEST_F(SessionTest, AHostThatSteppedDownForWantOfAGuardiansWordServesAgainWithIt) {
-  join();
-  auto message = start(0, 1);
-  message.host_node_key = "key-of-host";
-  hear(message);
-  now += 10s;
+  join_as_successor_of("key-of-host");
   ended(How::closed);
   EXPECT_EQ(ended(How::refused), "serve without 0");
   step(Session::Hosting{});
