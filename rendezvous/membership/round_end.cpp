@@ -136,20 +136,22 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
 }
 
 bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause) {
-  // It ended, by itself or as libraries end a process, for what another one may have done.
-  const auto may_follow = [](const FailureReport& failure) {
-    return cause_class_of(failure) == CauseClass::plain && !may_be_late(failure) && failure.accused.empty() &&
-           !failure.is_killed_by_ddprun() && failure.ending.kind != Ending::Kind::not_started;
+  // Its end needs no other one: it failed by itself, or somebody ended it.
+  const auto speaks = [](const FailureReport& failure) {
+    const int signal_number = was_killed(failure) ? failure.ending.value : 0;
+    return speaks_for_itself(failure) || failure.is_killed_by_ddprun() || is_hopeless(failure) ||
+           signal_number == SIGKILL || signal_number == SIGTERM;
   };
   const auto& first = failures[cause];
-  if (!may_follow(first)) return true;
-  if (first.missed_a_peer) return false;
+  if (speaks(first)) return true;
+  if (!accuses_nobody(first)) return false;  // of those that it failed for none has failed, or for this one
   if (count_accusers(failures).count(first.rank) != 0) return true;
   for (const auto i : unexplained_among(failures)) {
     const auto& other = failures[i];
     const bool is_same = other.ending == first.ending && other.says_why() && other.message == first.message;
     const auto apart = std::chrono::abs(other.job_time - first.job_time);
-    if (i != cause && may_follow(other) && !is_same && apart <= kLateReport + doubt_between(other, first)) return false;
+    const bool may_be_first = i != cause && !speaks(other) && other.accused.empty();
+    if (may_be_first && !is_same && apart <= kLateReport + doubt_between(other, first)) return false;
   }
   return true;
 }

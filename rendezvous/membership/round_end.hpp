@@ -33,9 +33,10 @@ namespace ddp::rendezvous {
 // Requires at least one; returns its index.
 std::size_t first_cause(const std::vector<FailureReport>& failures);
 
-// Whether facts tell that this is the cause, its own end or what others say of it. Not certain is the cause among
-// workers that end by themselves and say nothing of each other, if another one has ended within 250 ms and the errors
-// of the clocks; and a worker that failed for another one, none of which has failed.
+// Whether facts tell that this is the cause: its own end, or what others say of it. Two causes are not certain. One is
+// a worker among others that say nothing of each other, if it ended by itself or of a fault of memory after its node
+// was told to stop, and another one has ended within 250 ms and the errors of the clocks. The other is a worker that
+// failed for another one, none of which has failed, or each of which failed for the next.
 bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause);
 
 // Null if nothing has failed, and if a node was lost for whose ranks the others left their groups.

@@ -542,6 +542,20 @@ TEST(FirstCause, IsNotCertainAmongWorkersThatEndTogetherAndSayNothing) {
   EXPECT_TRUE(is_certain_of({failure_of("a", 10ms, 20ms, exited(1)), failure_of("b", 301ms, 20ms, exited(3))}));
 }
 
+TEST(FirstCause, IsNotCertainWhereAWorkerFailedForAnotherThatDidNotFail) {
+  EXPECT_FALSE(is_certain_of({failure_at(10ms, exited(1), {7})})) << "the one that it accuses has not failed";
+  EXPECT_FALSE(is_certain_of({failure_at(20ms, exited(1), {1}), failure_at(10ms, exited(1), {0})})) << "a circle";
+  EXPECT_TRUE(is_certain_of({failure_at(10ms, kKilled, {7})})) << "the kernel shows a failure of its own";
+}
+
+TEST(FirstCause, AFaultOfMemoryInTheGraceIsNotCertainlyTheCause) {
+  EXPECT_FALSE(is_certain_of({failure_at(10ms, exited(1)), failure_at(200ms, kFault)}));
+  EXPECT_TRUE(is_certain_of({failure_at(10ms, exited(1), {1}), failure_at(200ms, kFault)})) << "it is accused";
+  auto fault = failure_at(200ms, kFault);
+  fault.was_ending = true;
+  EXPECT_TRUE(is_certain_of({failure_at(10ms, exited(1)), fault})) << "it began before anybody was told to stop";
+}
+
 TEST(FirstCause, IsCertainWhereFactsTell) {
   EXPECT_TRUE(is_certain_of({failure_at(10ms, exited(1))}));
   EXPECT_TRUE(is_certain_of({failure_at(10ms, kKilled), failure_at(10ms, exited(1))})) << "a failure of its own";
