@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <concepts>
+#include <iterator>
+#include <string_view>
+#include <utility>
+#include <variant>
 
 #include "base/address.hpp"
 #include "base/json_depth.hpp"
@@ -854,6 +858,19 @@ template <>
 constexpr const char* kNameOf<HostLeaves> = "host_leaves";
 template <>
 constexpr const char* kNameOf<TimeTold> = "time_told";
+
+template <class Variant>
+constexpr bool are_names_distinct() {
+  return []<std::size_t... Is>(std::index_sequence<Is...>) {
+    const std::string_view names[] = {kNameOf<std::variant_alternative_t<Is, Variant>>...};
+    for (std::size_t i = 0; i < std::size(names); ++i)
+      for (std::size_t j = 0; j < i; ++j)
+        if (names[i] == names[j]) return false;
+    return true;
+  }
+  (std::make_index_sequence<std::variant_size_v<Variant>>());
+}
+static_assert(are_names_distinct<ToMembership>() && are_names_distinct<ToAgent>(), "two messages with one name");
 
 constexpr std::size_t kTextBytesUsual = 512;
 
