@@ -458,8 +458,8 @@ void Session::hear(const Refused& message, TimePoint now) {
 
 void Session::hear(const OpenStore& message, TimePoint) {
   if (message.round < newest_) return;
-  if (newest_ < message.round) opened_.reset();  // that store was for another round, perhaps of the same number
-  newest_ = message.round;
+  // That store was for another round, perhaps of the same number.
+  if (std::exchange(opening_, message.round) != message.round) opened_.reset();
   if (opened_ && opened_->round == message.round.number && (!held_ || held_->round < message.round)) {
     if (message.is_last) send(*opened_);
     return;

@@ -267,7 +267,8 @@ class Session {
   std::string host_key_;          // of that node; empty: not known
   std::set<int> ended_ranks_;     // of nodes whose end is proven
   std::optional<int> left_rank_;  // of the host that has left in order
-  RoundId newest_{};              // of all that was heard of
+  RoundId newest_{};              // of all that were started
+  RoundId opening_{};             // a store was asked for it; it may never start
   // What was said of it, to be said again:
   std::optional<StoreOpened> opened_;
   std::optional<RoundStarted> started_;

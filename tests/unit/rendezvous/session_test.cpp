@@ -974,6 +974,13 @@ TEST_F(SessionTest, AHostThatEndsForAnotherReasonIsLost) {
   EXPECT_FALSE(lost.has_left);
 }
 
+TEST_F(SessionTest, ARoundThatNeverStartedKeepsNoEarlierOneAway) {
+  join();
+  EXPECT_EQ(hear(OpenStore{{200, 8, 0}, {}, true}), "hand open_store");
+  EXPECT_EQ(hear(start(3, 1)), "hand start_round 3") << "of a membership that began before the other one";
+  EXPECT_EQ(hear(OpenStore{{100, 7, 2}, {}, true}), "") << "it is older than the one that was started";
+}
+
 TEST_F(SessionTest, AProofOfAnEndIsForThatRoundAlone) {
   join_and_start(2);
   hear(HostLeaves{"", {1}});
