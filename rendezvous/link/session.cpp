@@ -115,7 +115,8 @@ void Session::take(const SteppedDown& event, TimePoint now) {
   if (event.is_round_given_up && held_) held_->is_left_behind = true, newest_ = {};
   for (const auto& successor : successors_left()) others.push_back({successor.address, successor.port});
   if (host_) others.push_back(*host_);
-  if (others.empty()) others = endpoint_elsewhere();
+  const auto endpoint = endpoint_elsewhere();  // newcomers come there
+  others.insert(others.end(), endpoint.begin(), endpoint.end());
   host_.reset();
   is_host_lost_ = false;
   if (holds_endpoint_) serve_at_ = now + kServeAgain;
@@ -176,7 +177,7 @@ void Session::take(const Ended& event, TimePoint now) {
   if (was_joined) join_deadline_ = now + options_.join_timeout;
   if (stop_asked_ && !stop_asked_->is_warning && !do_workers_run())
     join_deadline_ = std::min(join_deadline_, now + options_.heartbeat_timeout);
-  if (event.how != How::silent)
+  if (event.how == How::refused || event.refusal)  // who only closes may be anybody
     silent_since_.reset();
   else if (!silent_since_)
     silent_since_ = now;

@@ -701,6 +701,17 @@ TEST_F(SessionTest, AnyAnswerEndsTheSilence) {
   EXPECT_EQ(after(1s), "stop workers");
 }
 
+TEST_F(SessionTest, WhoTakesTheConnectionAndClosesItIsNoAnswer) {
+  join_and_start(1, false);
+  const auto began = now;
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  std::string what;
+  do EXPECT_EQ(ended(How::closed), "");
+  while ((what = next()) == "connect endpoint");
+  EXPECT_EQ(what, "stop workers");
+  EXPECT_EQ(now - began, 30s);
+}
+
 TEST_F(SessionTest, TheFirstSuccessorServesAtOnceWhereTheHostIsSilent) {
   join_and_start(1);
   EXPECT_EQ(ended(How::silent), "serve without 0");
@@ -810,6 +821,16 @@ TEST_F(SessionTest, AHostThatMayNotGoOnStopsItsWorkersAndLooksForTheOthers) {
   (void)say(RoundEnded{0, {}, 1, false});
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
   EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_ended");
+}
+
+TEST_F(SessionTest, ANextHostThatMayNotGoOnLooksAtTheEndpointToo) {
+  join_and_start(1);
+  EXPECT_EQ(ended(How::silent), "serve without 0");
+  (void)step(Session::Hosting{});
+  (void)hear(Welcome{});
+  EXPECT_EQ(step(Session::SteppedDown{""}), "stop workers, connect 10.0.0.3");
+  EXPECT_EQ(ended(How::silent), "");
+  EXPECT_EQ(next(), "connect endpoint") << "newcomers come there";
 }
 
 TEST_F(SessionTest, ANextHostThatMayNotGoOnServesNotAgain) {
