@@ -233,6 +233,7 @@ class Membership {
   void leave_out(NodeId newcomer, const RoundEnded& message, TimePoint now);
   bool may_another_round_follow(TimePoint now);
   bool may_go_on() const;
+  bool did_others_go_on() const;
   bool are_others_too_few() const;
   bool is_endpoint_here() const;
   bool were_all_members() const;

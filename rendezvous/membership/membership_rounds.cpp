@@ -57,10 +57,11 @@ void Membership::hear(NodeId, const StoreOpened& message, TimePoint now) {
 }
 
 // Nodes that were left behind know how often the job was restarted, also where nobody adopts their round. Those that
-// only came by do not count: anybody may say that.
+// only came by do not count, nor does a round that is newer than this one: anybody may say that.
 void Membership::count_restarts_before(const std::vector<NodeId>& members, TimePoint now) {
   for (const auto id : members)
-    if (const auto& held = nodes_.at(id).hello.held) restarts_.restate(held->restart_count, held->spent_restarts, now);
+    if (const auto& held = nodes_.at(id).hello.held; held && (rounds_begun_ == 0 || held->round < last_round()))
+      restarts_.restate(held->restart_count, held->spent_restarts, now);
 }
 
 void Membership::start_round(std::uint16_t store_port, TimePoint now) {
@@ -71,7 +72,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   phase_ = Phase::running;
   deadline_.reset();
   const auto all = nodes_.members();
-  if (rounds_begun_ == 0) count_restarts_before(all, now);
+  count_restarts_before(all, now);
   if (job_started_ == 0) job_started_ = job_start(nodes_, all);
   ++rounds_begun_;
   newcomers_.round_begins(now);
@@ -246,18 +247,29 @@ void Membership::end_round_if_all_have(TimePoint now) {
 // Where membership is on no node of the job, only a round that another one began needs its greater part, once: another
 // membership may have gone on with it.
 bool Membership::may_go_on() const {
+  if (did_others_go_on()) return nodes_.count_available() >= options_.nodes_max;
   const bool began_here = options_.before.last_round == last_round();  // in this process, which had forgotten it
   if (!options_.greater_part_only && (!recovery_.is_in_doubt() || began_here)) return true;
   return quorum_.is_greater_part_here() || are_others_too_few();
 }
 
+// A node that others went on without has come, and none of them. They call at the endpoint once a second, or can't for
+// now, or have all ended. With as many nodes as the job takes here, they have been replaced.
+bool Membership::did_others_go_on() const {
+  const auto was_left_behind = [](const auto& entry) {
+    const auto& held = entry.second.hello.held;
+    return held && held->is_left_behind;
+  };
+  return options_.greater_part_only && rounds_begun_ == 0 && std::any_of(nodes_.begin(), nodes_.end(), was_left_behind);
+}
+
 // The nodes that are not here can't go on without some of those that are, or without newcomers; and these come to the
-// endpoint.
+// endpoint. Where a fixed number is here, all of whom were members, no member is elsewhere.
 bool Membership::are_others_too_few() const {
   const bool is_fixed = options_.nodes_min == options_.nodes_max;
-  if (is_fixed && nodes_.count_available() >= options_.nodes_min && (is_endpoint_here() || were_all_members()))
-    return true;
-  return is_endpoint_ours_ && quorum_.silent_count() < options_.nodes_min;
+  const bool are_all_here = is_fixed && nodes_.count_available() >= options_.nodes_min;
+  if (are_all_here && were_all_members()) return true;
+  return quorum_.silent_count() < options_.nodes_min && (is_endpoint_ours_ || (are_all_here && is_endpoint_here()));
 }
 
 // Both sides of a broken network may have enough nodes where there were spares.
@@ -296,6 +308,7 @@ void Membership::begin_next_round(TimePoint now) {
 }
 
 std::string Membership::why_too_few() const {
+  if (did_others_go_on()) return kOthersWentOn;
   return too_few_text(quorum_.silent_count(), round_.number(), static_cast<int>(nodes_.members().size()));
 }
 

@@ -47,6 +47,7 @@ constexpr const char* kWentOnWithoutThisNode = "the other nodes have gone on wit
 
 // --- too few nodes are here to go on
 
+constexpr const char* kOthersWentOn = "other nodes of the job went on without those that are here";
 std::string too_few_text(int silent, std::int64_t round, int here);
 std::string waiting_for_others_text(const std::string& why_too_few, std::chrono::milliseconds limit);
 

@@ -440,7 +440,54 @@ TEST_F(Resume, WhoWasLeftBehindComesWithNoSettingsOfItsOwn) {
   EXPECT_EQ(membership->view().nodes.size(), 1U) << "its job had another --nnodes";
 }
 
+TEST_F(Resume, ThoseThatOthersWentOnWithoutDoNotBeginTheJobAgainByThemselves) {
+  begin_with(3);
+  auto behind = held_by(2);
+  behind.is_left_behind = true;
+  more_options.holds_endpoint = true;
+  begin_anew(1, 3);
+  join(1, "h1", {}, true);
+  comes_again(2, 12, behind);
+  says(12, RoundEnded{0, {}, 1, false});
+  pass(9s);
+  EXPECT_THAT(said, Contains(HasSubstr("went on without those that are here; waiting for them")));
+  started.clear();
+  join(3, "c");
+  EXPECT_EQ(started.size(), 3u) << "as many as the job takes: the others have been replaced";
+}
+
+TEST_F(Resume, ThoseThatOthersWentOnWithoutEndWhereNoneOfTheOthersComes) {
+  begin_with(3);
+  auto behind = held_by(2);
+  behind.is_left_behind = true;
+  more_options.holds_endpoint = true;
+  begin_anew(1, 3);
+  started.clear();
+  comes_again(2, 12, behind);
+  says(12, RoundEnded{0, {}, 1, false});
+  pass(600s);
+  EXPECT_TRUE(started.empty());
+  ASSERT_EQ(finished.count(12), 1u);
+  EXPECT_EQ(finished.at(12).exit_code, 77);
+  EXPECT_THAT(finished.at(12).what.value(), HasSubstr("went on without those that are here; none of them came back"));
+}
+
+TEST_F(Resume, TheRestartsThatAMemberKnowsOfCountInALaterRound) {
+  begin_with(2);
+  auto behind = held_by(2);
+  behind.is_left_behind = true;
+  behind.restart_count = 2;
+  begin_anew(1, 1, 5);
+  join(1, "h1", {}, true);
+  comes_again(2, 12, behind);
+  says(12, RoundEnded{0, {}, 1, false});
+  leaves(1);
+  ASSERT_EQ(started.count(12), 1u);
+  EXPECT_EQ(started.at(12).restart_count, 2) << "the loss costs none, as another node is here";
+}
+
 TEST_F(Resume, TheRestartsThatAMemberKnowsOfCountInTheFirstRound) {
+  greater_part_only = false;
   begin_with(2);
   auto behind = held_by(1);
   behind.is_left_behind = true;

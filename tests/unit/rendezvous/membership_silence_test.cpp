@@ -185,6 +185,17 @@ TEST_F(HolderOfTheEndpoint, NeedsNoGreaterPartOfAFixedNumberThatIsThere) {
   EXPECT_EQ(started.at(1).round.number, 1u);
 }
 
+TEST_F(HolderOfTheEndpoint, WaitsWhereAllMembersOfAFixedNumberAreSilent) {
+  begin(1, 1, 3);
+  join(2, "h2");
+  join(1, "h1", {}, true);  // a spare
+  says(2, RoundStarted{0});
+  falls_silent(2);
+  EXPECT_EQ(started.count(1), 0u) << "the member may work on";
+  hear(membership->step(NodeEnded{"key-2"}, now));
+  ASSERT_EQ(started.count(1), 1u);
+}
+
 TEST_F(HolderOfTheEndpoint, NeedsNoGreaterPartWhereTheOthersAreTooFewWithoutNewcomers) {
   for (const bool is_address_own : {false, true}) {
     more_options.endpoint_address = is_address_own ? "10.0.0.1" : "";
