@@ -93,10 +93,10 @@ void Checks::check_whole(const RoundId& id, const Round& round) {
         begun != begun_.end() && begun->second < id && !was_disowned(begun->second))
       before = std::max(before, begun->second);
   const auto found = rounds_.find(before);
-  if (found == rounds_.end()) {
-    has_begun_once_more_ = has_begun_once_more_ || is_endpoint_replaced_;
-    return;
-  }
+  // Also where a node that others have gone on without has come there: it knows no more of them.
+  const bool has_begun_anew = found == rounds_.end() || (id.number == 0 && before.term != id.term);
+  has_begun_once_more_ = has_begun_once_more_ || (is_endpoint_replaced_ && has_begun_anew);
+  if (found == rounds_.end()) return;
   const auto& old = found->second;
   require(round.restart_count >= old.restart_count, "round ", name, " has forgotten restarts of round ",
           to_string(before));

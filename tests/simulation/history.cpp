@@ -352,6 +352,7 @@ class History {
   // Workers whose peers are gone and whom nobody stops, as there is no membership left, wait for their collective's
   // deadline.
   void time_out_collectives() {
+    world_.blame.end();  // a rank that was killed before may not be the only one any more
     for (auto* node : world_.nodes_alive())
       if (!node->serves() && !node->session().is_joined() && !world_.checks.is_complete(node->workers().round()))
         for (int local_rank = 0; local_rank < node->workers().count(); ++local_rank)
@@ -371,7 +372,7 @@ class History {
     if (alive.empty()) return;
     std::string all;
     for (const auto* node : alive) all += " " + node->name();
-    if (world_.checks.may_two_go_on() && !job().has_token) return;
+    if (world_.checks.may_two_go_on() && !can_two_jobs_meet()) return;
     const auto* running = find_membership();
     if (running == nullptr) throw Violation("nodes wait for ever, and no membership knows of them:" + all);
     const auto view = running->view();
@@ -393,6 +394,10 @@ class History {
     if (!world_.checks.is_complete(round) && world_.checks.newest_complete() != round)
       throw Violation("round " + to_string(round) + " never completes a collective");
   }
+
+  // Of two jobs, one of which was begun once more at the endpoint, the later one gives way where there is a token. They
+  // find each other through a ddprun that is at the endpoint.
+  bool can_two_jobs_meet() { return job().has_token && world_.node_on(0) != nullptr; }
 
   const rendezvous::Membership* find_membership() {
     if (job().is_daemon_apart) return world_.membership_of_daemon();

@@ -167,7 +167,7 @@ void Node::warn(int signal_number) {
 bool Node::close_in_order(double jitter) {
   if (channel_ == nullptr || !session_.is_joined()) return false;
   world_.trace(name(), " closes its connection and comes again");
-  std::exchange(channel_, nullptr)->close();
+  let_go_of_channel().close();
   session_step(Session::Ended{Session::How::closed, jitter});
   return true;
 }
@@ -291,7 +291,7 @@ void Node::perform(const Session::Connect& action) {
             {[this](const Message& message) { session_step(Session::Heard{std::get<ToAgent>(message)}); },
              [this, jitter](const Closed& how_closed) {
                world_.trace(name(), " has lost its connection: ", how_closed.why);
-               give_up(*std::exchange(channel_, nullptr));
+               give_up(let_go_of_channel());
                session_step(Session::Ended{how_closed.by_peer ? Session::How::closed : Session::How::silent, jitter});
              }});
         session_step(Session::Connected{{world_.address_of(host), static_cast<std::uint16_t>(port)}});
@@ -308,7 +308,12 @@ void Node::close_channel() {
   ++attempts_;
   if (channel_ == nullptr) return;
   channel_->close_quietly();
-  give_up(*std::exchange(channel_, nullptr));
+  give_up(let_go_of_channel());
+}
+
+Channel& Node::let_go_of_channel() {
+  unheard_at = world_.clock.now();
+  return *std::exchange(channel_, nullptr);
 }
 
 // As membership_client.cpp does.

@@ -65,6 +65,7 @@ class Node {
   void visit(Channel& channel);
   void visitor_says(Channel& channel, const Message& message);
   void close_channel();
+  Channel& let_go_of_channel();
   void give_up(Channel& channel);
 
   // --- what the session decides ---
