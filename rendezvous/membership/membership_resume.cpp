@@ -208,7 +208,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
   world_size_ = 0;
   round_.nodes = held.group_world_size;
   options_.term.term = std::max(options_.term.term, held.round.term + 1);
-  recovery_.adopt(held, now);
+  recovery_.adopt(held, options_.before.last_round == held.round, now);
   is_endpoint_ours_ = !options_.endpoint_address.empty() && held.endpoint_address == options_.endpoint_address;
   restarts_.restate(held.restart_count, held.spent_restarts, now);
   const auto lost = lost_member_of(held.round);

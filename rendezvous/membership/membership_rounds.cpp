@@ -248,8 +248,7 @@ void Membership::end_round_if_all_have(TimePoint now) {
 // membership may have gone on with it.
 bool Membership::may_go_on() const {
   if (did_others_go_on()) return nodes_.count_available() >= options_.nodes_max;
-  const bool began_here = options_.before.last_round == last_round();  // in this process, which had forgotten it
-  if (!options_.greater_part_only && (!recovery_.is_in_doubt() || began_here)) return true;
+  if (!options_.greater_part_only && !recovery_.is_in_doubt()) return true;
   return quorum_.is_greater_part_here() || are_others_too_few();
 }
 

@@ -47,10 +47,11 @@ void Recovery::close_claims() {
   claims_.forget();
 }
 
-void Recovery::adopt(const Held& held, TimePoint now) {
+void Recovery::adopt(const Held& held, bool began_here, TimePoint now) {
   if (!are_claims_open()) deadline_ = now + timeout_;
   is_adopted_ = true;
   was_given_up_ = false;
+  began_here_ = began_here;
   awaited_ = RankSet::below(held.group_world_size);
   nonces_ = held.nonces;
 }

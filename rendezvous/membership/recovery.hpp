@@ -47,7 +47,8 @@ class Recovery {
 
   // --- the adopted round
 
-  void adopt(const Held& held, TimePoint now);
+  // began_here: in this process, which had forgotten it, so that no other membership can have gone on with it.
+  void adopt(const Held& held, bool began_here, TimePoint now);
   bool is_adopted() const { return is_adopted_; }
   bool awaits(int group_rank) const { return awaited_.has(group_rank); }
   bool awaits_anyone() const { return !awaited_.empty(); }
@@ -57,7 +58,7 @@ class Recovery {
   bool is_over_now();
   // Nobody waits any longer. Returns the text for the group ranks that have not come: "nodes 1, 2".
   std::string give_up();
-  bool is_in_doubt() const { return is_adopted_ && (was_given_up_ || awaits_anyone()); }
+  bool is_in_doubt() const { return is_adopted_ && !began_here_ && (was_given_up_ || awaits_anyone()); }
 
   // --- both
 
@@ -86,7 +87,7 @@ class Recovery {
   std::optional<int> lost_group_rank_;
   Claims claims_;
   std::optional<TimePoint> deadline_;
-  bool is_adopted_ = false, was_given_up_ = false;
+  bool is_adopted_ = false, was_given_up_ = false, began_here_ = false;
   RankSet awaited_;
   std::vector<std::string> nonces_;  // of the last rounds, the newest first
   TimePoint next_claim_told_{};

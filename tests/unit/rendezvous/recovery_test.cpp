@@ -58,7 +58,7 @@ TEST_F(Recoveries, WithoutAClaimTheWaitIsOver) {
 
 TEST_F(Recoveries, OtherMembersOfTheAdoptedRoundAreAwaitedUntilTheTimeOfTheFirstClaim) {
   claims(0);
-  recovery.adopt(of_four(0), now + 2s);
+  recovery.adopt(of_four(0), false, now + 2s);
   recovery.close_claims();
   EXPECT_FALSE(recovery.are_claims_open());
   EXPECT_EQ(recovery.deadline(), now + 5s);
@@ -76,7 +76,7 @@ TEST_F(Recoveries, OtherMembersOfTheAdoptedRoundAreAwaitedUntilTheTimeOfTheFirst
 }
 
 TEST_F(Recoveries, RoundStaysInDoubtOnceMembersWereGivenUp) {
-  recovery.adopt(of_four(0), now);
+  recovery.adopt(of_four(0), false, now);
   recovery.settle(0);
   recovery.settle(2);
   EXPECT_FALSE(recovery.is_due(now + 4s));
@@ -91,7 +91,7 @@ TEST_F(Recoveries, RoundStaysInDoubtOnceMembersWereGivenUp) {
 TEST_F(Recoveries, TextOfManyMissingNodesStaysShort) {
   auto held = of_four(0);
   held.group_world_size = 10;
-  recovery.adopt(held, now);
+  recovery.adopt(held, false, now);
   EXPECT_EQ(recovery.give_up(), "nodes 0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
 }
 
@@ -100,12 +100,12 @@ TEST_F(Recoveries, NoncesProveThatANodeWasAMember) {
   without.nonces.clear();
   stranger.nonces = {"made up"};
   older.nonces = {"nonce-2"};
-  recovery.adopt(of_four(1), now);
+  recovery.adopt(of_four(1), false, now);
   EXPECT_TRUE(recovery.proves_last_round(of_four(0)));
   for (const auto& held : {without, stranger, older}) EXPECT_FALSE(recovery.proves_last_round(held));
   EXPECT_TRUE(recovery.proves_any_round(older));
   for (const auto& held : {without, stranger}) EXPECT_FALSE(recovery.proves_any_round(held));
-  recovery.adopt(without, now);
+  recovery.adopt(without, false, now);
   EXPECT_TRUE(recovery.proves_last_round(without)) << "an older membership gave the round no nonce";
 }
 
