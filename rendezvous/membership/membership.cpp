@@ -199,7 +199,8 @@ Membership::Aside Membership::aside_for(const Hello& other) const {
   if (is_proven) return last_round() < held.round ? Aside::gives_up_round : Aside::no;
   if (!options_.has_token) return Aside::no;
   if (waits) return Aside::joins;
-  const bool began_earlier = held.job_started != 0 && held.job_started < job_started_;
+  const bool is_newer_round = held.job_started == job_started_ && last_round() < held.round;  // in the same second
+  const bool began_earlier = held.job_started != 0 && (held.job_started < job_started_ || is_newer_round);
   return began_earlier ? Aside::gives_up_round : Aside::no;
 }
 

@@ -156,6 +156,10 @@ TEST_F(HolderOfTheEndpoint, ThatHasBegunTheJobOnceMoreGivesWayToWhoKnowsItsToken
   EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no) << "it is not decided whether that job goes on";
   caller.goes_on = true;
   ASSERT_EQ(membership->aside_for(caller), Membership::Aside::gives_up_round);
+  caller.held->job_started = 1000;
+  EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no) << "in the same second, and its round is older";
+  caller.held->round = {4000000000, 1, 1};
+  ASSERT_EQ(membership->aside_for(caller), Membership::Aside::gives_up_round);
   hear(membership->give_up_round());
   EXPECT_EQ(stopped.count(1), 0u) << "its own agent is told otherwise";
   ASSERT_EQ(stopped.count(2), 1u);
