@@ -91,12 +91,13 @@ void Membership::dismiss(NodeId id, int signal_number) {
 
 // --- a node leaves ---
 
-// Enough others are left. If it is the host, one of them is to serve the job next.
+// Enough others are left. If it is the host, one of them is to serve the job next. Those that have been in no round
+// need nobody: they wait for whoever comes to the endpoint.
 bool Membership::may_leave(NodeId id) const {
   const auto& leaver = nodes_.at(id);
   const int left = nodes_.count_available() - (nodes_.is_available(id, leaver) ? 1 : 0);
   if (job_stop() || recovery_.are_claims_open() || left < options_.nodes_min) return false;
-  return !leaver.is_endpoint_host || (leaver.is_member() && rounds_begun_ > 0 && next_host());
+  return !leaver.is_endpoint_host || phase_ == Phase::gathering || (leaver.is_member() && next_host());
 }
 
 // One of those that the round's members were told.
@@ -134,10 +135,14 @@ void Membership::let_leave(NodeId id, const JobStop& stop, TimePoint now) {
 // Nobody else is told to stop any more.
 void Membership::end_leave(TimePoint now) {
   const auto leaving = nodes_.leaving();
+  const auto stays_from_a_round = [&](const auto& entry) {
+    return leaving.count(entry.first) == 0 && (entry.second.group_rank || entry.second.hello.held);
+  };
   const auto host =
       std::find_if(leaving.begin(), leaving.end(), [&](NodeId id) { return nodes_.at(id).is_endpoint_host; });
   // Those that could serve next may have left too, or be lost.
-  if (host != leaving.end() && !next_host()) return finish(verdict_of_stop(SIGTERM, options_.restarts_max), now);
+  if (host != leaving.end() && !next_host() && std::any_of(nodes_.begin(), nodes_.end(), stays_from_a_round))
+    return finish(verdict_of_stop(SIGTERM, options_.restarts_max), now);
   stops_.end_leave();
   std::vector<int> gone;
   for (const auto id : leaving) {

@@ -250,6 +250,17 @@ TEST_F(Leave, WhereNobodyIsLeftToServeNextTheJobStops) {
   EXPECT_FALSE(finished.at(5).has_left);
 }
 
+TEST_F(Leave, AHostLeavesNodesThatWaitForTheFirstRound) {
+  begin(2, 4);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  finished.clear();
+  says(1, leaves_by_sigterm());
+  pass(2s);
+  EXPECT_TRUE(finished.at(1).has_left);
+  EXPECT_EQ(finished.size(), 1u) << "the others wait for whoever comes to the endpoint";
+  EXPECT_TRUE(membership->is_finished());
+}
+
 TEST_F(Leave, AHostThatIsNoMemberStopsTheJob) {
   begin(1, 2);
   join(2, "h2", 0);
