@@ -51,15 +51,17 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kHeartbeat{2'000}, kCollective{3'000};
 constexpr auto kTick = 10ms;
-constexpr auto kQuiet = 12s;     // after the last fault: for a commit of a round that has seen none
-constexpr auto kLastWait = 30s;  // for the end of the job, once all of it is stopped
+constexpr Nanoseconds kSettles = 6s;   // after which a node that nothing has hit is a member again
+constexpr Nanoseconds kMayStop = 15s;  // for a job that is told to stop
+constexpr auto kQuiet = 12s;           // after the last fault: for a commit of a round that has seen none
+constexpr auto kLastWait = 30s;        // for the end of the job, once all of it is stopped
 
 struct Options {
   int seconds = 60;
   unsigned long seed = 1;
   int nodes_min = 1, nodes_max = 3;
   bool has_daemon = false;
-  bool leaves = false;  // one ddprun gets SIGTERM: in a job of today that ends all of it
+  bool leaves = false;  // one ddprun gets SIGTERM: it leaves, or all of them stop if too few are left
   bool keeps_logs = false;
 };
 
@@ -192,6 +194,7 @@ struct Node {
   bool may_end = false;     // a fault has hit it
   milliseconds delay{500};  // until it is started again
   std::size_t fault = 0;    // the one that lasts until then, counted from 1
+  Nanoseconds started{};
 };
 
 class Job {
@@ -306,6 +309,7 @@ class Job {
         environment()));
     its.may_end = false;
     its.delay = 500ms;
+    its.started = now();
     if (its.fault != 0) faults_[its.fault - 1].end = now();
     its.fault = 0;
   }
@@ -331,7 +335,8 @@ class Job {
       if (!its.agent || !has_ended(*its.agent)) continue;
       const int code = its.agent->wait();
       its.agent.reset();
-      if (!its.may_end) {
+      const bool was_stopped = code == 128 + SIGTERM && now() < job_may_stop_until_;
+      if (!its.may_end && !was_stopped) {
         breach("end", "ddprun of " + name(host) + " ended with " + std::to_string(code) + ", and no fault had hit it");
         faults_.push_back({.what = "that end", .begin = now(), .end = now(), .hosts = {host}, .ends_worker = true});
       }
@@ -430,9 +435,25 @@ class Job {
         daemon_->wait();
         return after(drawn.delay, [this] { start_daemon(); });
       case Kind::leave:
+        if (count_in_touch(host) < options_.nodes_min) job_may_stop_until_ = now() + kMayStop;
         note("SIGTERM to ddprun" + on, drawn.delay, {host}).ends_worker = true;
         return expect_end(host, drawn.delay, SIGTERM);
     }
+  }
+
+  // Of the other nodes those that are members of the job for sure: for a while they have run, and no fault hit them.
+  int count_in_touch(int leaver) const {
+    const auto is_hit = [&](int host) {
+      return std::any_of(faults_.begin(), faults_.end(), [&](const soak::Fault& fault) {
+        return fault.hosts.count(host) != 0 && now() - kSettles < fault.end;
+      });
+    };
+    int count = 0;
+    for (int host = 0; host < options_.nodes_max; ++host) {
+      const Node& its = nodes_[static_cast<std::size_t>(host)];
+      count += host != leaver && its.agent && !its.may_end && now() - its.started >= kSettles && !is_hit(host);
+    }
+    return count;
   }
 
   void expect_end(int host, milliseconds delay, int signal_number) {
@@ -528,6 +549,7 @@ class Job {
   std::map<int, int> cuts_, resets_;
   std::map<std::pair<int, int>, int> cut_ways_;
   std::vector<soak::Fault> faults_;
+  Nanoseconds job_may_stop_until_{};  // too few nodes were left when one was told to leave
   std::vector<soak::Violation> breaches_;
   const Nanoseconds began_ = now();
   Nanoseconds end_{};
