@@ -7,7 +7,7 @@
 // of the socket at the other end.
 //
 // Threads: one caller at a time.
-// Protocol: docs/store_protocol.md, "The door".
+// Protocol: docs/store_protocol.md, "Who may connect".
 #pragma once
 
 #include <sys/socket.h>
