@@ -1,0 +1,40 @@
+// The C interface, from programs that know no C++.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/integration/job.hpp"
+
+namespace ddp::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+void expect_part_to_pass(const std::string& part, int ranks) {
+  Job job({"--standalone", "--nproc-per-node=" + std::to_string(ranks), built("c_interface_worker"), part});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  for (int rank = 0; rank < ranks; ++rank) EXPECT_THAT(job.out(), HasSubstr(part + ": as expected"));
+}
+
+class CInterface : public ::testing::TestWithParam<int> {};
+
+TEST_P(CInterface, HasEveryCollective) { expect_part_to_pass("collectives", GetParam()); }
+TEST_P(CInterface, RefusesWrongInputAndGoesOn) { expect_part_to_pass("wrong_input", GetParam()); }
+TEST_P(CInterface, NamesTheRankThatEnded) { expect_part_to_pass("rank_failure", GetParam()); }
+TEST_P(CInterface, AbortEndsTheGroup) { expect_part_to_pass("abort", GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(OfRanks, CInterface, ::testing::Values(2, 3), ::testing::PrintToStringParamName());
+
+void expect_alone_to_pass(const std::string& part) {
+  Job::Options options;
+  options.program = built("c_interface_worker");
+  Job job({part}, options);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+}
+
+TEST(CInterfaceStore, ThreadsMeetInAStoreOfCallbacks) { expect_alone_to_pass("callback_store"); }
+TEST(CInterfaceStore, ItsFailureIsTold) { expect_alone_to_pass("failing_store"); }
+
+}  // namespace
+}  // namespace ddp::test

@@ -1,0 +1,546 @@
+/* A program in C11 over ddp/ddp.h: c_interface_worker PART. It ends with 0 if all was as expected, else it says what
+   was not, and ends with 1. c_interface_test.cpp runs it. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <ddp/ddp.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                             \
+  do {                                                                                               \
+    if (!(condition)) {                                                                              \
+      fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #condition, ddp_last_error()); \
+      exit(1);                                                                                       \
+    }                                                                                                \
+  } while (false)
+#define OK(call) CHECK((call) == DDP_OK)
+
+/* The call returns this status, and its text says this. */
+#define FAILS(status, text, call)                  \
+  do {                                             \
+    ddp_set_last_error("");                        \
+    CHECK((call) == (status));                     \
+    CHECK(strstr(ddp_last_error(), text) != NULL); \
+  } while (false)
+
+enum { kRanksMax = 8, kPatienceMs = 60000 };
+
+static ddp_group_info info_of(ddp_group group) {
+  ddp_group_info info = {.struct_size = sizeof info};
+  OK(ddp_group_get_info(group, &info));
+  return info;
+}
+
+static ddp_group world(void) {
+  const ddp_init_options options = {.struct_size = sizeof options, .timeout_ms = kPatienceMs};
+  ddp_group group = NULL;
+  OK(ddp_init_process_group(NULL, &options, &group));
+  return group;
+}
+
+/* 1 + 2 + ... + n */
+static float sum_to(int n) { return (float)(n * (n + 1) / 2); }
+
+/* Each collective twice: blocking, and with a work. */
+static void end(ddp_work* work) {
+  if (work == NULL) return;
+  int32_t is_completed = 0;
+  OK(ddp_work_wait(*work));
+  OK(ddp_work_is_completed(*work, &is_completed));
+  CHECK(is_completed == 1);
+  int64_t duration_ns = -1;
+  OK(ddp_work_duration(*work, &duration_ns));
+  CHECK(duration_ns >= 0);
+  OK(ddp_work_destroy(*work));
+}
+
+static void collectives_of(ddp_group group, ddp_work* work) {
+  const ddp_group_info info = info_of(group);
+  const int rank = info.rank, size = info.rank_count;
+  const float mine = (float)(rank + 1);
+  float all[kRanksMax] = {0}, one = mine, input[kRanksMax];
+
+  OK(ddp_all_reduce(group, &one, 1, DDP_FLOAT32, DDP_SUM, NULL, work));
+  end(work);
+  CHECK(one == sum_to(size));
+
+  one = mine;
+  const ddp_collective_options twice = {.struct_size = sizeof twice, .factor = 2};
+  OK(ddp_all_reduce(group, &one, 1, DDP_FLOAT32, DDP_PREMUL_SUM, &twice, work));
+  end(work);
+  CHECK(one == 2 * sum_to(size));
+
+  one = mine;
+  OK(ddp_broadcast(group, &one, 1, DDP_FLOAT32, size - 1, NULL, work));
+  end(work);
+  CHECK(one == (float)size);
+
+  OK(ddp_all_gather(group, &mine, all, 1, DDP_FLOAT32, NULL, work));
+  end(work);
+  for (int r = 0; r < size; ++r) CHECK(all[r] == (float)(r + 1));
+
+  for (int r = 0; r < size; ++r) input[r] = mine * (float)(r + 1);
+  OK(ddp_reduce_scatter(group, input, &one, 1, DDP_FLOAT32, DDP_SUM, NULL, work));
+  end(work);
+  CHECK(one == mine * sum_to(size));
+
+  one = 0;
+  OK(ddp_reduce(group, &mine, rank == 0 ? &one : NULL, 1, DDP_FLOAT32, DDP_MAX, 0, NULL, work));
+  end(work);
+  CHECK(one == (rank == 0 ? (float)size : 0));
+
+  memset(all, 0, sizeof all);
+  OK(ddp_gather(group, &mine, rank == 0 ? all : NULL, 1, DDP_FLOAT32, 0, NULL, work));
+  end(work);
+  for (int r = 0; r < size; ++r) CHECK(all[r] == (rank == 0 ? (float)(r + 1) : 0));
+
+  for (int r = 0; r < size; ++r) input[r] = (float)(10 * r);
+  OK(ddp_scatter(group, rank == 0 ? input : NULL, &one, 1, DDP_FLOAT32, 0, NULL, work));
+  end(work);
+  CHECK(one == (float)(10 * rank));
+
+  for (int r = 0; r < size; ++r) input[r] = (float)(10 * rank + r);
+  OK(ddp_all_to_all(group, input, all, 1, DDP_FLOAT32, NULL, work));
+  end(work);
+  for (int r = 0; r < size; ++r) CHECK(all[r] == (float)(10 * r + rank));
+
+  OK(ddp_barrier(group, NULL, work));
+  end(work);
+}
+
+/* Rank r has r + 1 elements, of value r + 1. */
+static void uneven_collectives_of(ddp_group group, ddp_work* work) {
+  const ddp_group_info info = info_of(group);
+  const int rank = info.rank, size = info.rank_count;
+  size_t counts[kRanksMax], same[kRanksMax];
+  int32_t input[kRanksMax * kRanksMax], all[kRanksMax * kRanksMax];
+  for (int r = 0; r < size; ++r) counts[r] = (size_t)r + 1;
+  for (int r = 0; r < size; ++r) same[r] = (size_t)rank + 1;
+  for (int i = 0; i < kRanksMax * kRanksMax; ++i) input[i] = rank + 1;
+
+  OK(ddp_all_gather_v(group, input, all, counts, DDP_INT32, NULL, work));
+  end(work);
+  for (int r = 0, at = 0; r < size; ++r) {
+    for (int i = 0; i <= r; ++i) CHECK(all[at++] == r + 1);
+  }
+
+  OK(ddp_reduce_scatter_v(group, input, all, counts, DDP_INT32, DDP_SUM, NULL, work));
+  end(work);
+  for (int i = 0; i <= rank; ++i) CHECK(all[i] == size * (size + 1) / 2);
+
+  /* Rank a sends a + 1 elements to each, and gets r + 1 of each rank r. */
+  OK(ddp_all_to_all_v(group, input, same, all, counts, DDP_INT32, NULL, work));
+  end(work);
+  for (int r = 0, at = 0; r < size; ++r) {
+    for (int i = 0; i <= r; ++i) CHECK(all[at++] == r + 1);
+  }
+}
+
+static void messages_of(ddp_group group) {
+  const ddp_group_info info = info_of(group);
+  const int64_t mine = info.rank;
+  int64_t got = -1;
+  int32_t source = -1;
+  const ddp_collective_options tag = {.struct_size = sizeof tag, .tag = 7};
+  if (info.rank == 1) OK(ddp_send(group, &mine, 1, DDP_INT64, 0, &tag, NULL));
+  if (info.rank == 0) {
+    OK(ddp_receive(group, &got, 1, DDP_INT64, 1, &tag, NULL));
+    CHECK(got == 1);
+  }
+  if (info.rank == 1) OK(ddp_send(group, &mine, 1, DDP_INT64, 0, NULL, NULL));
+  if (info.rank == 0) {
+    ddp_work work = NULL;
+    got = -1;
+    OK(ddp_receive_from_any(group, &got, 1, DDP_INT64, &source, NULL, &work));
+    end(&work);
+    CHECK(got == 1 && source == 1);
+  }
+  OK(ddp_monitored_barrier(group, NULL));
+}
+
+/* To the next rank and from the one before, which only works if they begin as one. */
+struct Exchange {
+  ddp_group group;
+  int32_t next, previous, sent, received;
+  ddp_work works[2];
+};
+
+static ddp_status exchange(void* context) {
+  struct Exchange* const with = context;
+  const ddp_status status = ddp_send(with->group, &with->sent, 1, DDP_INT32, with->next, NULL, &with->works[0]);
+  if (status != DDP_OK) return status;
+  return ddp_receive(with->group, &with->received, 1, DDP_INT32, with->previous, NULL, &with->works[1]);
+}
+
+static ddp_status send_to_nobody(void* context) {
+  struct Exchange* const with = context;
+  return ddp_send(with->group, &with->sent, 1, DDP_INT32, 99, NULL, &with->works[0]);
+}
+
+static ddp_status just_fail(void* context) {
+  (void)context;
+  return DDP_ERROR;
+}
+
+static void coalesced_calls_of(ddp_group group) {
+  const ddp_group_info info = info_of(group);
+  struct Exchange with = {.group = group,
+                          .next = (info.rank + 1) % info.rank_count,
+                          .previous = (info.rank + info.rank_count - 1) % info.rank_count,
+                          .sent = info.rank};
+  OK(ddp_coalesce(group, exchange, &with, NULL, NULL));
+  CHECK(with.received == with.previous);
+  for (int i = 0; i < 2; ++i) OK(ddp_work_destroy(with.works[i]));
+
+  FAILS(DDP_INVALID_ARGUMENT, "the peer is 99", ddp_coalesce(group, send_to_nobody, &with, NULL, NULL));
+  FAILS(DDP_ERROR, "returned the status 11", ddp_coalesce(group, just_fail, NULL, NULL, NULL));
+}
+
+static void other_groups_of(ddp_group group) {
+  const ddp_group_info info = info_of(group);
+  ddp_group part = NULL;
+  OK(ddp_group_split(group, info.rank == 0 ? -1 : 0, -info.rank, &part));
+  CHECK((part == NULL) == (info.rank == 0));
+  if (part != NULL) {
+    CHECK(info_of(part).rank_count == info.rank_count - 1);
+    CHECK(info_of(part).rank == info.rank_count - 1 - info.rank); /* the keys turn the order round */
+    OK(ddp_group_destroy(part));
+  }
+  const int32_t ranks[] = {1, 0};
+  OK(ddp_group_new(group, ranks, 2, &part));
+  CHECK((part == NULL) == (info.rank > 1));
+  if (part != NULL) {
+    CHECK(info_of(part).rank == 1 - info.rank);
+    OK(ddp_group_destroy(part));
+  }
+}
+
+static void run_collectives(void) {
+  ddp_group group = world();
+  const ddp_group_info info = info_of(group);
+  CHECK(info.rank == atoi(getenv("RANK")) && info.rank_count == atoi(getenv("WORLD_SIZE")));
+  CHECK(info.local_rank == info.rank && info.local_rank_count == info.rank_count);
+  CHECK(info.timeout_ms == kPatienceMs && info.is_on_gpu == 0);
+  CHECK(strcmp(info.round, getenv("DDPRUN_ROUND_ID")) == 0);
+  int32_t should_stop = -1;
+  OK(ddp_group_should_stop(group, &should_stop));
+  CHECK(should_stop == 0);
+  ddp_work work = NULL;
+  collectives_of(group, NULL);
+  collectives_of(group, &work);
+  uneven_collectives_of(group, NULL);
+  uneven_collectives_of(group, &work);
+  messages_of(group);
+  coalesced_calls_of(group);
+  other_groups_of(group);
+
+  /* A work outlives the handle of its group. */
+  float one = 1;
+  OK(ddp_all_reduce(group, &one, 1, DDP_FLOAT32, DDP_SUM, NULL, &work));
+  int32_t is_completed = 0;
+  OK(ddp_work_wait_for(work, kPatienceMs, &is_completed));
+  CHECK(is_completed == 1);
+  OK(ddp_group_destroy(group));
+  end(&work);
+  CHECK(one == (float)info.rank_count);
+}
+
+static void run_wrong_input(void) {
+  ddp_group group = NULL;
+  float one = 1;
+  ddp_work work = NULL;
+  CHECK(strcmp(ddp_last_error(), "") == 0);
+  CHECK(strncmp(ddp_version(), "0.", 2) == 0);
+
+  FAILS(DDP_INVALID_ARGUMENT, "group is NULL", ddp_init_process_group(NULL, NULL, NULL));
+  const ddp_init_options no_backend = {.struct_size = sizeof no_backend, .backend = "smoke signals"};
+  FAILS(DDP_INVALID_ARGUMENT, "smoke signals", ddp_init_process_group(NULL, &no_backend, &group));
+  const ddp_init_options no_size = {.struct_size = 0};
+  FAILS(DDP_INVALID_ARGUMENT, "struct_size is 0", ddp_init_process_group(NULL, &no_size, &group));
+  CHECK(group == NULL);
+  const ddp_bootstrap no_ranks = {.struct_size = sizeof no_ranks};
+  FAILS(DDP_INVALID_ARGUMENT, "a size of 0", ddp_init_process_group(&no_ranks, NULL, &group));
+  const ddp_bootstrap half_local = {.struct_size = sizeof half_local, .rank_count = 1, .local_rank = 1};
+  FAILS(DDP_INVALID_ARGUMENT, "local_rank_count is 0", ddp_init_process_group(&half_local, NULL, &group));
+
+  /* A program of a newer version: its further fields may be 0, and only 0. */
+  struct {
+    ddp_init_options known;
+    int64_t unknown;
+  } newer = {.known = {.struct_size = sizeof newer}, .unknown = 1};
+  FAILS(DDP_INVALID_ARGUMENT, "a field that libddp", ddp_init_process_group(NULL, &newer.known, &group));
+  newer.unknown = 0;
+  OK(ddp_init_process_group(NULL, &newer.known, &group));
+  const ddp_group_info info = info_of(group);
+
+  /* A program of an older version: what it has no room for is not written. */
+  ddp_group_info older = {.struct_size = offsetof(ddp_group_info, local_rank), .local_rank = -7};
+  OK(ddp_group_get_info(group, &older));
+  CHECK(older.rank == info.rank && older.rank_count == info.rank_count && older.local_rank == -7);
+
+  FAILS(DDP_INVALID_ARGUMENT, "ddp_group is NULL", ddp_barrier(NULL, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "info is NULL", ddp_group_get_info(group, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "no ddp_data_type 256", ddp_all_reduce(group, &one, 1, 256, DDP_SUM, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "no ddp_data_type -1", ddp_all_reduce(group, &one, 1, -1, DDP_SUM, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "no ddp_reduce_op 6", ddp_all_reduce(group, &one, 1, DDP_FLOAT32, 6, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "is null", ddp_all_reduce(group, NULL, 1, DDP_FLOAT32, DDP_SUM, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "root is 99", ddp_broadcast(group, &one, 1, DDP_FLOAT32, 99, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "larger than any memory",
+        ddp_all_gather(group, &one, &one, SIZE_MAX / 2 + 1, DDP_INT8, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "counts is NULL", ddp_all_gather_v(group, &one, &one, NULL, DDP_INT8, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "source is NULL", ddp_receive_from_any(group, &one, 1, DDP_INT8, NULL, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "calls is NULL", ddp_coalesce(group, NULL, NULL, NULL, NULL));
+  const ddp_collective_options tag = {.struct_size = sizeof tag, .tag = 1};
+  FAILS(DDP_INVALID_ARGUMENT, "a tag of 1", ddp_barrier(group, &tag, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "ranks is NULL", ddp_group_new(group, NULL, 1, &group));
+  FAILS(DDP_INVALID_ARGUMENT, "ddp_work is NULL", ddp_work_wait(work));
+  CHECK(work == NULL);
+
+  /* After all of this the group still works. */
+  OK(ddp_all_reduce(group, &one, 1, DDP_FLOAT32, DDP_SUM, NULL, &work));
+  FAILS(DDP_INVALID_ARGUMENT, "callback is NULL", ddp_work_on_completed(work, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "is_completed is NULL", ddp_work_is_completed(work, NULL));
+  end(&work);
+  CHECK(one == (float)info.rank_count);
+
+  FAILS(DDP_INVALID_ARGUMENT, "this ddp_work was destroyed", ddp_work_wait(work));
+  FAILS(DDP_INVALID_ARGUMENT, "this ddp_work was destroyed", ddp_work_destroy(work));
+  FAILS(DDP_INVALID_ARGUMENT, "or is no such handle", ddp_work_wait((ddp_work)(void*)group));
+  OK(ddp_group_destroy(group));
+  FAILS(DDP_INVALID_ARGUMENT, "this ddp_group was destroyed", ddp_group_destroy(group));
+  FAILS(DDP_INVALID_ARGUMENT, "this ddp_group was destroyed", ddp_barrier(group, NULL, NULL));
+}
+
+/* --- Failures: the last rank ends in the middle, without a word. */
+
+static ddp_status seen = -1;
+static char seen_text[4096];
+
+static void on_completed(void* context, ddp_status status) {
+  snprintf(seen_text, sizeof seen_text, "%s", ddp_last_error());
+  seen = status;
+  (void)context;
+}
+
+static void run_rank_failure(void) {
+  ddp_group group = world();
+  const ddp_group_info info = info_of(group);
+  OK(ddp_barrier(group, NULL, NULL));
+  if (info.rank == info.rank_count - 1) _exit(0);
+  float one = 1;
+  ddp_work work = NULL;
+  OK(ddp_all_reduce(group, &one, 1, DDP_FLOAT32, DDP_SUM, NULL, &work));
+  FAILS(DDP_RANK_FAILURE, "rank", ddp_work_wait(work));
+  int32_t ranks[kRanksMax] = {0};
+  CHECK(ddp_last_error_ranks(NULL, 0) == 1);
+  CHECK(ddp_last_error_ranks(ranks, kRanksMax) == 1 && ranks[0] == info.rank_count - 1);
+  int64_t duration_ns = 0;
+  OK(ddp_work_duration(work, &duration_ns));
+  CHECK(duration_ns == -1);
+  OK(ddp_work_on_completed(work, on_completed, NULL)); /* at once, on this thread */
+  CHECK(seen == DDP_RANK_FAILURE && seen_text[0] != '\0');
+  FAILS(DDP_ABORTED, "rank", ddp_barrier(group, NULL, NULL));
+  OK(ddp_work_destroy(work));
+  OK(ddp_group_destroy(group));
+}
+
+static void run_abort(void) {
+  ddp_group group = world();
+  OK(ddp_barrier(group, NULL, NULL));
+  OK(ddp_group_abort(group, "the moon is wrong"));
+  FAILS(DDP_ABORTED, "the moon is wrong", ddp_barrier(group, NULL, NULL));
+  OK(ddp_group_destroy(group));
+}
+
+/* --- Ranks that are threads of this process, and meet in a store of callbacks. */
+
+enum { kKeysMax = 64, kThreads = 3 };
+
+struct Store {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  struct {
+    char* key;
+    char* value;
+    size_t bytes;
+  } entries[kKeysMax];
+};
+
+static int find(struct Store* store, const char* key) {
+  int at = 0;
+  while (at < kKeysMax && (store->entries[at].key == NULL || strcmp(store->entries[at].key, key) != 0)) ++at;
+  return at;
+}
+
+static void put(struct Store* store, const char* key, const void* value, size_t bytes) {
+  int at = find(store, key);
+  for (int i = 0; at == kKeysMax; ++i) {
+    CHECK(i < kKeysMax);
+    if (store->entries[i].key == NULL) at = i;
+  }
+  free(store->entries[at].key);
+  free(store->entries[at].value);
+  store->entries[at].key = strdup(key);
+  store->entries[at].value = malloc(bytes + 1);
+  memcpy(store->entries[at].value, value, bytes);
+  store->entries[at].value[bytes] = '\0';
+  store->entries[at].bytes = bytes;
+  pthread_cond_broadcast(&store->changed);
+}
+
+static ddp_status wait_locked(struct Store* store, const char* key, int64_t timeout_ms) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += (time_t)(timeout_ms / 1000);
+  until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+  if (until.tv_nsec >= 1000000000) {
+    ++until.tv_sec;
+    until.tv_nsec -= 1000000000;
+  }
+  while (find(store, key) == kKeysMax) {
+    if (pthread_cond_timedwait(&store->changed, &store->mutex, &until) == 0) continue;
+    ddp_set_last_error("no such key in time");
+    return DDP_TIMEOUT;
+  }
+  return DDP_OK;
+}
+
+static ddp_status store_set(void* context, const char* key, const void* value, size_t bytes, int64_t timeout_ms) {
+  (void)timeout_ms;
+  struct Store* const store = context;
+  pthread_mutex_lock(&store->mutex);
+  put(store, key, value, bytes);
+  pthread_mutex_unlock(&store->mutex);
+  return DDP_OK;
+}
+
+static ddp_status store_get(void* context, const char* key, void* value, size_t capacity, size_t* bytes,
+                            int64_t timeout_ms) {
+  struct Store* const store = context;
+  pthread_mutex_lock(&store->mutex);
+  const ddp_status status = wait_locked(store, key, timeout_ms);
+  if (status == DDP_OK) {
+    const int at = find(store, key);
+    *bytes = store->entries[at].bytes;
+    CHECK(*bytes <= capacity);
+    memcpy(value, store->entries[at].value, *bytes);
+  }
+  pthread_mutex_unlock(&store->mutex);
+  return status;
+}
+
+static ddp_status store_add(void* context, const char* key, int64_t delta, int64_t* sum, int64_t timeout_ms) {
+  (void)timeout_ms;
+  struct Store* const store = context;
+  pthread_mutex_lock(&store->mutex);
+  const int at = find(store, key);
+  char text[32];
+  *sum = delta + (at < kKeysMax ? atoll(store->entries[at].value) : 0);
+  put(store, key, text, (size_t)snprintf(text, sizeof text, "%lld", (long long)*sum));
+  pthread_mutex_unlock(&store->mutex);
+  return DDP_OK;
+}
+
+static ddp_status store_wait(void* context, const char* const* keys, size_t key_count, int64_t timeout_ms) {
+  struct Store* const store = context;
+  ddp_status status = DDP_OK;
+  pthread_mutex_lock(&store->mutex);
+  for (size_t i = 0; i < key_count && status == DDP_OK; ++i) status = wait_locked(store, keys[i], timeout_ms);
+  pthread_mutex_unlock(&store->mutex);
+  return status;
+}
+
+static ddp_status store_remove(void* context, const char* key, int64_t timeout_ms) {
+  (void)timeout_ms;
+  struct Store* const store = context;
+  pthread_mutex_lock(&store->mutex);
+  const int at = find(store, key);
+  if (at < kKeysMax) {
+    free(store->entries[at].key);
+    free(store->entries[at].value);
+    store->entries[at].key = store->entries[at].value = NULL;
+  }
+  pthread_mutex_unlock(&store->mutex);
+  return DDP_OK;
+}
+
+static struct Store the_store = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {{NULL, NULL, 0}}};
+static const ddp_store callbacks = {
+    .struct_size = sizeof callbacks,
+    .context = &the_store,
+    .set = store_set,
+    .get = store_get,
+    .add = store_add,
+    .wait = store_wait,
+    .remove = store_remove,
+};
+
+static void* rank_of_callbacks(void* rank) {
+  const ddp_init_options options = {.struct_size = sizeof options, .timeout_ms = kPatienceMs};
+  const ddp_bootstrap bootstrap = {.struct_size = sizeof bootstrap,
+                                   .rank = *(const int*)rank,
+                                   .rank_count = kThreads,
+                                   .store = &callbacks,
+                                   .name = "threads"};
+  ddp_group group = NULL;
+  OK(ddp_init_process_group(&bootstrap, &options, &group));
+  CHECK(info_of(group).rank == *(const int*)rank && info_of(group).rank_count == kThreads);
+  collectives_of(group, NULL);
+  OK(ddp_group_destroy(group));
+  return NULL;
+}
+
+static void run_callback_store(void) {
+  pthread_t threads[kThreads];
+  int ranks[kThreads];
+  for (int i = 0; i < kThreads; ++i) {
+    ranks[i] = i;
+    CHECK(pthread_create(&threads[i], NULL, rank_of_callbacks, &ranks[i]) == 0);
+  }
+  for (int i = 0; i < kThreads; ++i) pthread_join(threads[i], NULL);
+
+  /* Rank 1 never comes. */
+  const ddp_init_options soon = {.struct_size = sizeof soon, .timeout_ms = 50};
+  ddp_bootstrap alone = {.struct_size = sizeof alone, .rank_count = 2, .store = &callbacks, .name = "alone"};
+  ddp_group group = NULL;
+  FAILS(DDP_TIMEOUT, "", ddp_init_process_group(&alone, &soon, &group));
+  CHECK(group == NULL);
+}
+
+static ddp_status refuse_set(void* context, const char* key, const void* value, size_t bytes, int64_t timeout_ms) {
+  (void)context, (void)key, (void)value, (void)bytes, (void)timeout_ms;
+  ddp_set_last_error("the store is on fire");
+  return DDP_STORE_ERROR;
+}
+
+static void run_failing_store(void) {
+  ddp_store failing = callbacks;
+  ddp_bootstrap bootstrap = {.struct_size = sizeof bootstrap, .rank_count = 2, .store = &failing, .name = "failing"};
+  ddp_group group = NULL;
+  failing.set = refuse_set;
+  FAILS(DDP_STORE_ERROR, "the store is on fire", ddp_init_process_group(&bootstrap, NULL, &group));
+  failing.set = NULL;
+  FAILS(DDP_INVALID_ARGUMENT, "a callback is NULL", ddp_init_process_group(&bootstrap, NULL, &group));
+}
+
+int main(int argc, char** argv) {
+  static const struct {
+    const char* name;
+    void (*run)(void);
+  } parts[] = {{"collectives", run_collectives},       {"wrong_input", run_wrong_input},
+               {"rank_failure", run_rank_failure},     {"abort", run_abort},
+               {"callback_store", run_callback_store}, {"failing_store", run_failing_store}};
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i) {
+    if (argc != 2 || strcmp(argv[1], parts[i].name) != 0) continue;
+    parts[i].run();
+    printf("%s: as expected\n", argv[1]);
+    return 0;
+  }
+  fprintf(stderr, "error: no such part\n");
+  return 2;
+}
