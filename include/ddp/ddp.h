@@ -287,6 +287,127 @@ DDP_C_EXPORT ddp_status ddp_work_on_completed(ddp_work work, void (*callback)(vo
 /* Cancels nothing: the collective goes on, and its memory stays in use until it has completed. */
 DDP_C_EXPORT ddp_status ddp_work_destroy(ddp_work work);
 
+/* --- Memory of the group: on a CPU shared by the processes of the host, so that collectives need no copy. --------- */
+
+typedef struct ddp_memory_handle* ddp_memory;
+
+/* Collective, with the same size on all ranks. *data is the memory, which is zero. It is freed with the handle. */
+DDP_C_EXPORT ddp_status ddp_memory_allocate(ddp_group group, size_t bytes, const ddp_collective_options* options,
+                                            ddp_memory* memory, void** data);
+DDP_C_EXPORT ddp_status ddp_memory_destroy(ddp_memory memory);
+
+/* --- Data-parallel training (ddp/distributed_data_parallel.hpp) --------------------------------------------------- */
+
+typedef struct ddp_model_handle* ddp_model;
+typedef struct ddp_checkpoints_handle* ddp_checkpoints;
+
+/* A named tensor in the program's memory, on the group's device. */
+typedef struct ddp_tensor {
+  size_t struct_size; /* the same in all of one array */
+  const char* name;
+  const int64_t* shape; /* row-major, of `dimensions` numbers; one element without dimensions */
+  size_t dimensions;
+  void* values;
+  ddp_data_type type;
+} ddp_tensor;
+
+enum { DDP_UNUSED_ERROR = 0, DDP_UNUSED_ZEROS = 1, DDP_UNUSED_KEEP = 2 };
+enum { DDP_UNEVEN_OFF = 0, DDP_UNEVEN_DIVIDE_BY_ALL = 1, DDP_UNEVEN_DIVIDE_BY_ACTIVE = 2, DDP_UNEVEN_STOP = 3 };
+enum { DDP_BUFFERS_BROADCAST = 0, DDP_BUFFERS_AVERAGE = 1, DDP_BUFFERS_NONE = 2 };
+
+typedef struct ddp_model_options {
+  size_t struct_size;
+  size_t first_bucket_cap_bytes; /* 0: 1 MiB */
+  size_t bucket_cap_bytes;       /* 0: 25 MiB; SIZE_MAX: found by trying, with rebuild_buckets */
+  int32_t no_zero_gradients;     /* not 0: the program overwrites every gradient, so no step sets them to zero */
+  int32_t rebuild_buckets;       /* not 0: once in the order of the first step; gradients have new addresses then */
+  int32_t unused;                /* DDP_UNUSED_...: what becomes of a parameter that is not ready at the end */
+  int32_t uneven_inputs;         /* DDP_UNEVEN_...: what ddp_model_join() does */
+  int32_t static_graph;          /* not 0: every step uses the same parameters equally often */
+  int32_t wait_in_finish;        /* not 0: ddp_model_finish() waits for a GPU too */
+  int32_t check_finite;          /* not 0: ddp_model_finish() fails if a gradient is infinite or NaN */
+  int32_t buffer_sync;           /* DDP_BUFFERS_...: how buffers stay equal */
+  const ddp_tensor* buffers;     /* what the model keeps beside parameters */
+  size_t buffer_count;
+  int64_t timeout_ms; /* of the model's collectives; 0: the group's */
+  void* stream;       /* cudaStream_t */
+} ddp_model_options;
+
+/* Collective. Compares names, shapes, types and options over all ranks, then broadcasts the values from rank 0. */
+DDP_C_EXPORT ddp_status ddp_model_create(ddp_group group, const ddp_tensor* parameters, size_t parameter_count,
+                                         const ddp_model_options* options, ddp_model* model);
+
+/* With a step under way it gives up on the group: the others would wait in vain. */
+DDP_C_EXPORT ddp_status ddp_model_destroy(ddp_model model);
+
+/* Where backward writes, or adds to, the gradient of a parameter, and how many elements it has. */
+DDP_C_EXPORT ddp_status ddp_model_gradient(ddp_model model, size_t index, void** data, size_t* count);
+
+/* A step: begin, ready for each parameter whose gradient is written, finish. is_synchronized 0: gradients are not
+   averaged, and the next step adds to them. A model has one step at a time. */
+DDP_C_EXPORT ddp_status ddp_model_begin_step(ddp_model model, int32_t is_synchronized);
+DDP_C_EXPORT ddp_status ddp_model_ready(ddp_model model, size_t index);
+/* On a CPU gradients are the mean over ranks when it returns. active_ranks may be NULL: how many ranks had inputs. */
+DDP_C_EXPORT ddp_status ddp_model_finish(ddp_model model, int32_t* active_ranks);
+/* Gives up on the step; nothing if there is none. */
+DDP_C_EXPORT ddp_status ddp_model_cancel_step(ddp_model model);
+
+/* With uneven_inputs: this rank has no more inputs. Takes part in the steps of the others, and calls after_each_step,
+   which may be NULL, after each of these, until all ranks have called it. */
+DDP_C_EXPORT ddp_status ddp_model_join(ddp_model model, void (*after_each_step)(void* context), void* context);
+
+/* Collective, between steps: the error of the last step on a GPU; the buckets anew. */
+DDP_C_EXPORT ddp_status ddp_model_check(ddp_model model);
+DDP_C_EXPORT ddp_status ddp_model_rebuild_buckets(ddp_model model);
+
+/* From the next step on; on every rank alike. */
+DDP_C_EXPORT ddp_status ddp_model_set_frozen(ddp_model model, size_t index, int32_t is_frozen);
+
+/* With DDP_UNUSED_KEEP: whether no rank used the parameter in the last step. */
+DDP_C_EXPORT ddp_status ddp_model_is_unused(ddp_model model, size_t index, int32_t* is_unused);
+
+/* --- Checkpoints (ddp/checkpointer.hpp) ----------------------------------------------------------------------------
+ */
+
+typedef struct ddp_checkpoint_options {
+  size_t struct_size;
+  const char* directory;
+  int32_t is_single_file;   /* not 0: rank 0 writes one safetensors file, else each rank writes its part */
+  size_t keep;              /* complete checkpoints that stay; 0: 2 */
+  int64_t write_timeout_ms; /* 0: 600,000 */
+} ddp_checkpoint_options;
+
+/* Collective. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_create(ddp_group group, const ddp_checkpoint_options* options,
+                                               ddp_checkpoints* checkpoints);
+/* Waits for the save under way. An error that no call has returned goes to stderr. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_destroy(ddp_checkpoints checkpoints);
+
+/* What is saved and loaded: the same on all ranks, or each rank's own. All ranks add the same names in the same order,
+   before the first save or load. The memory of the tensors stays where it is. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_add(ddp_checkpoints checkpoints, const ddp_tensor* tensors, size_t count);
+DDP_C_EXPORT ddp_status ddp_checkpoints_add_own(ddp_checkpoints checkpoints, const ddp_tensor* tensors, size_t count);
+/* The layout of its buckets. Parameters are added as tensors. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_add_model(ddp_checkpoints checkpoints, ddp_model model);
+
+/* Copies everything, and returns while a thread writes it. Every rank calls it at the same step. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_save(ddp_checkpoints checkpoints, uint64_t step);
+/* Until the last checkpoint is complete on all ranks. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_wait(ddp_checkpoints checkpoints);
+
+typedef struct ddp_loaded_checkpoint {
+  size_t struct_size;
+  int32_t is_found;      /* 0: there is none, and nothing was changed */
+  int32_t has_own_state; /* whether tensors of ddp_checkpoints_add_own() were loaded: as many ranks saved them */
+  uint64_t step;
+  int32_t rank_count; /* of the run that saved it */
+  char round[64];
+} ddp_loaded_checkpoint;
+
+/* Collective: fills all tensors from the newest checkpoint that is complete and valid. Fills *loaded behind
+   struct_size. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_load(ddp_checkpoints checkpoints, ddp_loaded_checkpoint* loaded);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/integration/job.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::test {
 namespace {
@@ -12,7 +13,9 @@ namespace {
 using ::testing::HasSubstr;
 
 void expect_part_to_pass(const std::string& part, int ranks) {
-  Job job({"--standalone", "--nproc-per-node=" + std::to_string(ranks), built("c_interface_worker"), part});
+  const ScratchDirectory scratch;
+  Job job(
+      {"--standalone", "--nproc-per-node=" + std::to_string(ranks), built("c_interface_worker"), part, scratch.path()});
   EXPECT_EQ(job.wait(), 0) << job.err();
   for (int rank = 0; rank < ranks; ++rank) EXPECT_THAT(job.out(), HasSubstr(part + ": as expected"));
 }
@@ -23,6 +26,9 @@ TEST_P(CInterface, HasEveryCollective) { expect_part_to_pass("collectives", GetP
 TEST_P(CInterface, RefusesWrongInputAndGoesOn) { expect_part_to_pass("wrong_input", GetParam()); }
 TEST_P(CInterface, NamesTheRankThatEnded) { expect_part_to_pass("rank_failure", GetParam()); }
 TEST_P(CInterface, AbortEndsTheGroup) { expect_part_to_pass("abort", GetParam()); }
+TEST_P(CInterface, AllocatesMemoryThatOutlivesTheGroup) { expect_part_to_pass("memory", GetParam()); }
+TEST_P(CInterface, AveragesGradientsAndTellsWhatIsWrong) { expect_part_to_pass("training", GetParam()); }
+TEST_P(CInterface, LoadsWhatItSaved) { expect_part_to_pass("checkpoints", GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(OfRanks, CInterface, ::testing::Values(2, 3), ::testing::PrintToStringParamName());
 

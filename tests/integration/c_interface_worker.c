@@ -1,5 +1,5 @@
-/* A program in C11 over ddp/ddp.h: c_interface_worker PART. It ends with 0 if all was as expected, else it says what
-   was not, and ends with 1. c_interface_test.cpp runs it. */
+/* A program in C11 over ddp/ddp.h: c_interface_worker PART [DIRECTORY]. It ends with 0 if all was as expected, else it
+   says what was not, and ends with 1. c_interface_test.cpp runs it. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <ddp/ddp.h>
@@ -316,6 +316,213 @@ static void run_wrong_input(void) {
   FAILS(DDP_INVALID_ARGUMENT, "this ddp_group was destroyed", ddp_barrier(group, NULL, NULL));
 }
 
+/* --- Memory, models and checkpoints. */
+
+static void run_memory(void) {
+  ddp_group group = world();
+  const ddp_group_info info = info_of(group);
+  enum { kCount = 1000 };
+  ddp_memory memory = NULL;
+  void* data = NULL;
+  OK(ddp_memory_allocate(group, kCount * sizeof(float), NULL, &memory, &data));
+  float* const values = data;
+  for (int i = 0; i < kCount; ++i) CHECK(values[i] == 0);
+  for (int i = 0; i < kCount; ++i) values[i] = (float)(info.rank + 1);
+  OK(ddp_all_reduce(group, values, kCount, DDP_FLOAT32, DDP_SUM, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "0 bytes", ddp_memory_allocate(group, 0, NULL, &memory, &data));
+  FAILS(DDP_INVALID_ARGUMENT, "data is NULL", ddp_memory_allocate(group, 1, NULL, &memory, NULL));
+  OK(ddp_group_destroy(group)); /* the memory outlives it */
+  for (int i = 0; i < kCount; ++i) CHECK(values[i] == sum_to(info.rank_count));
+  OK(ddp_memory_destroy(memory));
+  FAILS(DDP_INVALID_ARGUMENT, "this ddp_memory was destroyed", ddp_memory_destroy(memory));
+}
+
+struct Parameters {
+  float weight[2][3];
+  float bias;
+  ddp_tensor tensors[2];
+};
+
+static const int64_t weight_shape[] = {2, 3};
+
+static void fill(struct Parameters* parameters, float value) {
+  for (int i = 0; i < 6; ++i) parameters->weight[i / 3][i % 3] = value;
+  parameters->bias = value;
+  const ddp_tensor tensors[] = {
+      {sizeof(ddp_tensor), "weight", weight_shape, 2, parameters->weight, DDP_FLOAT32},
+      {sizeof(ddp_tensor), "bias", NULL, 0, &parameters->bias, DDP_FLOAT32},
+  };
+  memcpy(parameters->tensors, tensors, sizeof tensors);
+}
+
+/* Adds `value` to each gradient of a parameter, as backward would, and says that it is ready. */
+static ddp_status give_gradient(ddp_model model, size_t index, float value) {
+  void* data = NULL;
+  size_t count = 0;
+  const ddp_status status = ddp_model_gradient(model, index, &data, &count);
+  if (status != DDP_OK) return status;
+  for (size_t i = 0; i < count; ++i) ((float*)data)[i] += value;
+  return ddp_model_ready(model, index);
+}
+
+static float gradient_of(ddp_model model, size_t index) {
+  void* data = NULL;
+  size_t count = 0;
+  OK(ddp_model_gradient(model, index, &data, &count));
+  CHECK(count == (index == 0 ? 6 : 1));
+  return ((const float*)data)[count - 1];
+}
+
+struct Joined {
+  ddp_model model;
+  int steps;
+  float gradient;
+};
+
+static void keep_gradient(void* context) {
+  struct Joined* const joined = context;
+  ++joined->steps;
+  joined->gradient = gradient_of(joined->model, 0);
+}
+
+static void run_training(void) {
+  ddp_group group = world();
+  const ddp_group_info info = info_of(group);
+  const int size = info.rank_count;
+  const float mine = (float)(info.rank + 1), mean = sum_to(size) / (float)size;
+  struct Parameters parameters;
+  fill(&parameters, mine);
+  const ddp_model_options options = {.struct_size = sizeof options, .uneven_inputs = DDP_UNEVEN_DIVIDE_BY_ALL};
+  ddp_model model = NULL;
+  OK(ddp_model_create(group, parameters.tensors, 2, &options, &model));
+  CHECK(parameters.bias == 1 && parameters.weight[1][2] == 1); /* rank 0's */
+
+  int32_t active = -1;
+  OK(ddp_model_begin_step(model, 1));
+  for (size_t i = 2; i-- > 0;) OK(give_gradient(model, i, mine));
+  OK(ddp_model_finish(model, &active));
+  CHECK(active == size);
+  for (size_t i = 0; i < 2; ++i) CHECK(gradient_of(model, i) == mean);
+
+  /* Two micro-batches. */
+  OK(ddp_model_begin_step(model, 0));
+  for (size_t i = 2; i-- > 0;) OK(give_gradient(model, i, mine));
+  OK(ddp_model_finish(model, NULL));
+  CHECK(gradient_of(model, 0) == mine);
+  OK(ddp_model_begin_step(model, 1));
+  for (size_t i = 2; i-- > 0;) OK(give_gradient(model, i, mine));
+  OK(ddp_model_finish(model, NULL));
+  CHECK(gradient_of(model, 0) == 2 * mean);
+
+  /* What goes wrong in a step. */
+  FAILS(DDP_GRADIENT_ERROR, "", ddp_model_ready(model, 0));
+  OK(ddp_model_begin_step(model, 1));
+  FAILS(DDP_GRADIENT_ERROR, "", ddp_model_begin_step(model, 1));
+  FAILS(DDP_INVALID_ARGUMENT, "2", ddp_model_ready(model, 2));
+  OK(ddp_model_ready(model, 1));
+  FAILS(DDP_GRADIENT_ERROR, "bias", ddp_model_ready(model, 1));
+  FAILS(DDP_GRADIENT_ERROR, "weight", ddp_model_finish(model, NULL)); /* unused */
+  OK(ddp_model_begin_step(model, 1));
+  OK(ddp_model_cancel_step(model));
+
+  OK(ddp_model_set_frozen(model, 0, 1));
+  OK(ddp_model_begin_step(model, 1));
+  OK(give_gradient(model, 1, mine));
+  OK(ddp_model_finish(model, NULL));
+  CHECK(gradient_of(model, 0) == 0 && gradient_of(model, 1) == mean);
+  OK(ddp_model_set_frozen(model, 0, 0));
+  OK(ddp_model_rebuild_buckets(model));
+  OK(ddp_model_check(model));
+  int32_t is_unused = -1;
+  FAILS(DDP_INVALID_ARGUMENT, "", ddp_model_is_unused(model, 0, &is_unused));
+
+  /* Rank 0 has one step more than the others. */
+  struct Joined joined = {.model = model};
+  if (info.rank == 0) {
+    OK(ddp_model_begin_step(model, 1));
+    for (size_t i = 2; i-- > 0;) OK(give_gradient(model, i, 1));
+    OK(ddp_model_finish(model, &active));
+    CHECK(active == 1);
+    CHECK(gradient_of(model, 0) == 1.0F / (float)size);
+  }
+  OK(ddp_model_join(model, keep_gradient, &joined));
+  CHECK(joined.steps == (info.rank == 0 ? 0 : 1));
+  CHECK(joined.gradient == (info.rank == 0 ? 0 : 1.0F / (float)size));
+  OK(ddp_model_destroy(model));
+  FAILS(DDP_INVALID_ARGUMENT, "this ddp_model was destroyed", ddp_model_begin_step(model, 1));
+  OK(ddp_barrier(group, NULL, NULL));
+
+  /* Buffers, and options that are wrong. */
+  float running_mean = mine;
+  const ddp_tensor buffer = {sizeof buffer, "running_mean", NULL, 0, &running_mean, DDP_FLOAT32};
+  ddp_model_options more = {.struct_size = sizeof more, .buffers = &buffer, .buffer_count = 1};
+  OK(ddp_model_create(group, parameters.tensors, 2, &more, &model));
+  CHECK(running_mean == 1);
+  OK(ddp_model_destroy(model));
+  more.buffer_sync = 3;
+  FAILS(DDP_INVALID_ARGUMENT, "buffer_sync 3", ddp_model_create(group, parameters.tensors, 2, &more, &model));
+  more.buffer_sync = DDP_BUFFERS_NONE;
+  more.unused = 3;
+  FAILS(DDP_INVALID_ARGUMENT, "no unused", ddp_model_create(group, parameters.tensors, 2, &more, &model));
+  FAILS(DDP_INVALID_ARGUMENT, "without parameters", ddp_model_create(group, NULL, 0, NULL, &model));
+  FAILS(DDP_INVALID_ARGUMENT, "is NULL", ddp_model_create(group, NULL, 1, NULL, &model));
+  parameters.tensors[1].struct_size = sizeof(ddp_tensor) - 8;
+  FAILS(DDP_INVALID_ARGUMENT, "ddp_tensor 1", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
+  fill(&parameters, mine);
+  parameters.tensors[0].name = NULL;
+  FAILS(DDP_INVALID_ARGUMENT, "name", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
+  const int64_t negative[] = {2, -3};
+  fill(&parameters, mine);
+  parameters.tensors[0].shape = negative;
+  FAILS(DDP_INVALID_ARGUMENT, "-3", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
+
+  /* Models that differ. */
+  fill(&parameters, mine);
+  if (info.rank == 1) parameters.tensors[0].name = "wait";
+  FAILS(DDP_MISMATCH, "wait", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
+  OK(ddp_group_destroy(group));
+}
+
+static const char* directory;
+
+static void run_checkpoints(void) {
+  ddp_group group = world();
+  const ddp_group_info info = info_of(group);
+  const float mine = (float)(info.rank + 1);
+  struct Parameters parameters;
+  fill(&parameters, 5);
+  float own = 10 * mine;
+  const ddp_tensor own_tensor = {sizeof own_tensor, "own", NULL, 0, &own, DDP_FLOAT32};
+  ddp_model model = NULL;
+  OK(ddp_model_create(group, parameters.tensors, 2, NULL, &model));
+  const ddp_checkpoint_options options = {.struct_size = sizeof options, .directory = directory};
+  ddp_checkpoints checkpoints = NULL;
+  OK(ddp_checkpoints_create(group, &options, &checkpoints));
+  OK(ddp_checkpoints_add(checkpoints, parameters.tensors, 2));
+  OK(ddp_checkpoints_add_own(checkpoints, &own_tensor, 1));
+  OK(ddp_checkpoints_add_model(checkpoints, model));
+  ddp_loaded_checkpoint loaded = {.struct_size = sizeof loaded};
+  OK(ddp_checkpoints_load(checkpoints, &loaded));
+  CHECK(loaded.is_found == 0);
+
+  OK(ddp_checkpoints_save(checkpoints, 7));
+  OK(ddp_checkpoints_wait(checkpoints));
+  fill(&parameters, -1);
+  own = -1;
+  OK(ddp_checkpoints_load(checkpoints, &loaded));
+  CHECK(loaded.is_found == 1 && loaded.step == 7 && loaded.rank_count == info.rank_count && loaded.has_own_state == 1);
+  CHECK(strcmp(loaded.round, info.round) == 0);
+  CHECK(parameters.bias == 5 && parameters.weight[0][1] == 5 && own == 10 * mine);
+
+  OK(ddp_checkpoints_save(checkpoints, 7));
+  FAILS(DDP_CHECKPOINT_ERROR, directory, ddp_checkpoints_wait(checkpoints)); /* it is there already */
+  FAILS(DDP_INVALID_ARGUMENT, "loaded is NULL", ddp_checkpoints_load(checkpoints, NULL));
+  OK(ddp_model_destroy(model));
+  OK(ddp_group_destroy(group));
+  OK(ddp_checkpoints_destroy(checkpoints));
+  FAILS(DDP_INVALID_ARGUMENT, "this ddp_checkpoints was destroyed", ddp_checkpoints_save(checkpoints, 8));
+}
+
 /* --- Failures: the last rank ends in the middle, without a word. */
 
 static ddp_status seen = -1;
@@ -532,11 +739,18 @@ int main(int argc, char** argv) {
   static const struct {
     const char* name;
     void (*run)(void);
-  } parts[] = {{"collectives", run_collectives},       {"wrong_input", run_wrong_input},
-               {"rank_failure", run_rank_failure},     {"abort", run_abort},
-               {"callback_store", run_callback_store}, {"failing_store", run_failing_store}};
+  } parts[] = {{"collectives", run_collectives},
+               {"wrong_input", run_wrong_input},
+               {"rank_failure", run_rank_failure},
+               {"abort", run_abort},
+               {"memory", run_memory},
+               {"training", run_training},
+               {"checkpoints", run_checkpoints},
+               {"callback_store", run_callback_store},
+               {"failing_store", run_failing_store}};
   for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i) {
-    if (argc != 2 || strcmp(argv[1], parts[i].name) != 0) continue;
+    if (argc < 2 || strcmp(argv[1], parts[i].name) != 0) continue;
+    directory = argc > 2 ? argv[2] : ".";
     parts[i].run();
     printf("%s: as expected\n", argv[1]);
     return 0;

@@ -7,12 +7,16 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <ddp/ddp.h>
 
 #include "ddp/error.hpp"
 #include "ddp/memory.hpp"
+#include "ddp/parameter.hpp"
 #include "ddp/process_group.hpp"
+#include "ddp/round.hpp"
 
 namespace ddp::c_interface {
 
@@ -84,6 +88,41 @@ inline std::size_t count_of_all(const ProcessGroup& group, std::size_t count) {
     throw InvalidArgument(std::to_string(count) + " elements for each rank are larger than any memory");
   }
   return all;
+}
+
+// A round's id, in a field of a struct that starts zeroed.
+template <std::size_t kBytes>
+void write_round(char (&field)[kBytes], const RoundId& round) {
+  const std::string text = to_string(round);
+  std::copy_n(text.begin(), std::min(text.size(), kBytes - 1), field);
+}
+
+// An array of tensors, whose structs are as far from each other as their size says.
+inline std::vector<Parameter> parameters_of(const ddp_tensor* tensors, std::size_t count, const Device& device) {
+  std::vector<Parameter> parameters;
+  if (count == 0) return parameters;
+  require(tensors, "the array of tensors");
+  const auto* at = reinterpret_cast<const unsigned char*>(tensors);
+  for (std::size_t i = 0; i < count; ++i, at += tensors->struct_size) {
+    const auto* const given = reinterpret_cast<const ddp_tensor*>(at);
+    const ddp_tensor read = read_struct(given, "ddp_tensor");
+    if (read.struct_size != tensors->struct_size) {
+      throw InvalidArgument("ddp_tensor " + std::to_string(i) + ": struct_size is " + std::to_string(read.struct_size) +
+                            ", that of the first of the array " + std::to_string(tensors->struct_size));
+    }
+    require(read.name, "the name of a tensor");
+    if (read.dimensions > 0) require(read.shape, "the shape of a tensor");
+    Parameter parameter{read.name, std::vector<std::int64_t>(read.shape, read.shape + read.dimensions), {}};
+    std::size_t elements = 1;
+    for (const std::int64_t length : parameter.shape) {
+      if (length < 0 || __builtin_mul_overflow(elements, static_cast<std::size_t>(length), &elements)) {
+        throw InvalidArgument("the tensor " + parameter.name + " has a dimension of " + std::to_string(length));
+      }
+    }
+    parameter.values = MemoryRange(read.values, elements, data_type(read.type), device);
+    parameters.push_back(std::move(parameter));
+  }
+  return parameters;
 }
 
 static_assert(DDP_FLOAT32 == static_cast<int>(DataType::float32) && DDP_FLOAT64 == static_cast<int>(DataType::float64));

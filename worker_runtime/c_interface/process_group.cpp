@@ -19,6 +19,12 @@
 
 namespace ddp::c_interface {
 
+template <>
+struct ObjectOf<ddp_memory> {
+  using type = RegisteredMemory;
+  static constexpr const char* kName = "ddp_memory";
+};
+
 namespace {
 
 constexpr std::size_t kStoreValueBytesMax = 64 << 10;  // see ddp::Store
@@ -165,10 +171,25 @@ ddp_status ddp_group_get_info(ddp_group group, ddp_group_info* info) {
     known.is_on_gpu = of->device().kind == ddp::Device::Kind::cuda ? 1 : 0;
     known.device_index = of->device().index;
     known.timeout_ms = of->timeout().count();
-    const std::string round = to_string(of->round());
-    std::copy_n(round.begin(), std::min(round.size(), sizeof known.round - 1), known.round);
+    write_round(known.round, of->round());
     write_struct(info, known, "ddp_group_info");
   });
+}
+
+ddp_status ddp_memory_allocate(ddp_group group, size_t bytes, const ddp_collective_options* options, ddp_memory* memory,
+                               void** data) {
+  return call([&] {
+    require(memory, "memory");
+    require(data, "data");
+    const ddp_collective_options read = read_struct(options, "ddp_collective_options");
+    const ddp::RegisteredMemory made = object_of(group)->allocate(bytes, collective_options(read));
+    give(memory, made);
+    *data = made.data();
+  });
+}
+
+ddp_status ddp_memory_destroy(ddp_memory memory) {
+  return call([&] { destroy(memory); });
 }
 
 ddp_status ddp_group_abort(ddp_group group, const char* reason) {
