@@ -60,7 +60,7 @@ enum {
 };
 
 /* The text of the last error on this thread, with what happened, where, and what to try; "" before the first one. It is
-   valid until the next error on this thread. A call that succeeds leaves it alone. */
+   valid until the next call on this thread that returns a status. */
 DDP_C_EXPORT const char* ddp_last_error(void);
 
 /* The ranks that the last error on this thread names (DDP_TIMEOUT, DDP_RANK_FAILURE). Writes at most `capacity` of them

@@ -471,10 +471,11 @@ static void run_training(void) {
   fill(&parameters, mine);
   parameters.tensors[0].name = NULL;
   FAILS(DDP_INVALID_ARGUMENT, "name", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
-  const int64_t negative[] = {2, -3};
+  const int64_t negative[] = {-3};
   fill(&parameters, mine);
   parameters.tensors[0].shape = negative;
-  FAILS(DDP_INVALID_ARGUMENT, "-3", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
+  parameters.tensors[0].dimensions = 1;
+  FAILS(DDP_INVALID_ARGUMENT, "a dimension of -3", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
 
   /* Models that differ. */
   fill(&parameters, mine);
@@ -553,6 +554,20 @@ static void run_rank_failure(void) {
   CHECK(seen == DDP_RANK_FAILURE && seen_text[0] != '\0');
   FAILS(DDP_ABORTED, "rank", ddp_barrier(group, NULL, NULL));
   OK(ddp_work_destroy(work));
+  OK(ddp_group_destroy(group));
+}
+
+static void run_stop(void) {
+  ddp_group group = world();
+  int32_t should_stop = 0, calls = 0, last = 0;
+  while (should_stop == 0) {
+    OK(ddp_group_should_stop(group, &should_stop));
+    if (calls++ == 0) fprintf(stderr, "trains\n");
+    last = calls;
+    OK(ddp_all_reduce(group, &last, 1, DDP_INT32, DDP_MAX, NULL, NULL));
+    CHECK(last == calls);
+  }
+  FAILS(DDP_INVALID_ARGUMENT, "should_stop is NULL", ddp_group_should_stop(group, NULL));
   OK(ddp_group_destroy(group));
 }
 
@@ -743,6 +758,7 @@ int main(int argc, char** argv) {
                {"wrong_input", run_wrong_input},
                {"rank_failure", run_rank_failure},
                {"abort", run_abort},
+               {"stop", run_stop},
                {"memory", run_memory},
                {"training", run_training},
                {"checkpoints", run_checkpoints},
@@ -752,7 +768,8 @@ int main(int argc, char** argv) {
     if (argc < 2 || strcmp(argv[1], parts[i].name) != 0) continue;
     directory = argc > 2 ? argv[2] : ".";
     parts[i].run();
-    printf("%s: as expected\n", argv[1]);
+    const char* const rank = getenv("RANK");
+    printf("%s: rank %s is as expected\n", argv[1], rank != NULL ? rank : "0");
     return 0;
   }
   fprintf(stderr, "error: no such part\n");
