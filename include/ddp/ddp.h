@@ -158,7 +158,8 @@ typedef struct ddp_init_options {
 DDP_C_EXPORT ddp_status ddp_init_process_group(const ddp_bootstrap* bootstrap, const ddp_init_options* options,
                                                ddp_group* group);
 
-/* Leaves the group. The other ranks' calls that need this rank fail from then on. */
+/* This rank leaves the group when no model and no checkpoints use it either. The other ranks' calls that need this rank
+   fail from then on. */
 DDP_C_EXPORT ddp_status ddp_group_destroy(ddp_group group);
 
 typedef struct ddp_group_info {

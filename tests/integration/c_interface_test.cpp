@@ -33,6 +33,7 @@ TEST_P(CInterface, HasEveryCollective) { expect_part_to_pass("collectives", GetP
 TEST_P(CInterface, RefusesWrongInputAndGoesOn) { expect_part_to_pass("wrong_input", GetParam()); }
 TEST_P(CInterface, NamesTheRankThatEnded) { expect_part_to_pass("rank_failure", GetParam(), GetParam() - 1); }
 TEST_P(CInterface, AbortEndsTheGroup) { expect_part_to_pass("abort", GetParam()); }
+TEST_P(CInterface, RefusesCallsOfAForkedChild) { expect_part_to_pass("fork", GetParam()); }
 TEST_P(CInterface, AllocatesMemoryThatOutlivesTheGroup) { expect_part_to_pass("memory", GetParam()); }
 TEST_P(CInterface, AveragesGradientsAndTellsWhatIsWrong) { expect_part_to_pass("training", GetParam()); }
 TEST_P(CInterface, LoadsWhatItSaved) { expect_part_to_pass("checkpoints", GetParam()); }

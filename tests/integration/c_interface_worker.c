@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -571,6 +572,19 @@ static void run_stop(void) {
   OK(ddp_group_destroy(group));
 }
 
+static void run_fork(void) {
+  ddp_group group = world();
+  const pid_t child = fork();
+  if (child == 0) {
+    FAILS(DDP_INVALID_ARGUMENT, "fork", ddp_barrier(group, NULL, NULL));
+    _exit(0);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  OK(ddp_barrier(group, NULL, NULL));
+  OK(ddp_group_destroy(group));
+}
+
 static void run_abort(void) {
   ddp_group group = world();
   OK(ddp_barrier(group, NULL, NULL));
@@ -702,6 +716,34 @@ static const ddp_store callbacks = {
     .remove = store_remove,
 };
 
+static pthread_barrier_t rank0_has_aborted;
+
+struct Call {
+  ddp_group group;
+  ddp_status status;
+};
+
+/* The other ranks never call it. */
+static void* call_alone(void* context) {
+  struct Call* const call = context;
+  float one = 1;
+  call->status = ddp_all_reduce(call->group, &one, 1, DDP_FLOAT32, DDP_SUM, NULL, NULL);
+  return NULL;
+}
+
+static void abort_on_rank0(ddp_group group) {
+  if (info_of(group).rank == 0) {
+    struct Call call = {.group = group, .status = DDP_OK};
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, call_alone, &call) == 0);
+    OK(ddp_group_abort(group, "enough"));
+    pthread_join(thread, NULL);
+    CHECK(call.status == DDP_ABORTED);
+  }
+  pthread_barrier_wait(&rank0_has_aborted);
+  if (info_of(group).rank != 0) FAILS(DDP_RANK_FAILURE, "rank 0", ddp_barrier(group, NULL, NULL));
+}
+
 static void* rank_of_callbacks(void* rank) {
   const ddp_init_options options = {.struct_size = sizeof options, .timeout_ms = kPatienceMs};
   const ddp_bootstrap bootstrap = {.struct_size = sizeof bootstrap,
@@ -713,6 +755,7 @@ static void* rank_of_callbacks(void* rank) {
   OK(ddp_init_process_group(&bootstrap, &options, &group));
   CHECK(info_of(group).rank == *(const int*)rank && info_of(group).rank_count == kThreads);
   collectives_of(group, NULL);
+  abort_on_rank0(group);
   OK(ddp_group_destroy(group));
   return NULL;
 }
@@ -720,6 +763,7 @@ static void* rank_of_callbacks(void* rank) {
 static void run_callback_store(void) {
   pthread_t threads[kThreads];
   int ranks[kThreads];
+  CHECK(pthread_barrier_init(&rank0_has_aborted, NULL, kThreads) == 0);
   for (int i = 0; i < kThreads; ++i) {
     ranks[i] = i;
     CHECK(pthread_create(&threads[i], NULL, rank_of_callbacks, &ranks[i]) == 0);
@@ -759,6 +803,7 @@ int main(int argc, char** argv) {
                {"rank_failure", run_rank_failure},
                {"abort", run_abort},
                {"stop", run_stop},
+               {"fork", run_fork},
                {"memory", run_memory},
                {"training", run_training},
                {"checkpoints", run_checkpoints},
