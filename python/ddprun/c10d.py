@@ -175,6 +175,19 @@ class Work(c10d.Work):
         libddp.work_destroy(self._handle)
 
 
+def _from_environment():
+    """What libddp reads there itself, unless a program says which ranks there are."""
+    ports = os.environ.get("DDPRUN_PORT_RANGE")
+    try:
+        first, last = map(int, ports.split("-")) if ports else (0, 0)
+        if not 0 <= first <= last < 65536:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"DDPRUN_PORT_RANGE is '{ports}'\ntry:   two ports, as in 29500-29600") from None
+    texts = {"round": os.environ.get("DDPRUN_ROUND_ID"), "interface": os.environ.get("DDP_SOCKET_IFNAME")}
+    return {"port_min": first, "port_max": last, **{name: text.encode() for name, text in texts.items() if text}}
+
+
 # All that have not been shut down. PyTorch may hold only the C++ part of one, as under TORCH_DISTRIBUTED_DEBUG=DETAIL,
 # and that needs this part.
 _groups = set()
@@ -191,10 +204,9 @@ class Backend(c10d.Backend):
     def __init__(self, store, rank, size, timeout, name):
         super().__init__(rank, size)
         self._timeout, self._group, self._sequence = timeout, libddp.ctypes.c_void_p(), 0
-        round_id = os.environ.get("DDPRUN_ROUND_ID")
         callbacks = _callbacks_of(store)
         bootstrap = libddp.Bootstrap(rank=rank, rank_count=size, store=libddp.ctypes.pointer(callbacks),
-                                     name=f"c10d {name}".encode(), round=round_id.encode() if round_id else None)
+                                     name=f"c10d {name}".encode(), **_from_environment())
         options = libddp.InitOptions(backend=b"cpu", timeout_ms=_milliseconds(timeout))
         _call(libddp.init_process_group, bootstrap, options, self._group)
         _groups.add(self)

@@ -45,7 +45,8 @@ class Store(_Struct):
 class Bootstrap(_Struct):
     _fields_ = [("struct_size", ctypes.c_size_t), ("rank", ctypes.c_int32), ("rank_count", ctypes.c_int32),
                 ("local_rank", ctypes.c_int32), ("local_rank_count", ctypes.c_int32), ("store_host", _text),
-                ("store_port", ctypes.c_uint16), ("store", ctypes.POINTER(Store)), ("name", _text), ("round", _text)]
+                ("store_port", ctypes.c_uint16), ("store", ctypes.POINTER(Store)), ("name", _text), ("round", _text),
+                ("interface", _text), ("port_min", ctypes.c_uint16), ("port_max", ctypes.c_uint16)]
 
 
 class InitOptions(_Struct):

@@ -779,17 +779,21 @@ static void run_callback_store(void) {
 }
 
 static ddp_status refuse_set(void* context, const char* key, const void* value, size_t bytes, int64_t timeout_ms) {
-  (void)context, (void)key, (void)value, (void)bytes, (void)timeout_ms;
+  (void)key, (void)value, (void)bytes, (void)timeout_ms;
   ddp_set_last_error("the store is on fire");
-  return DDP_STORE_ERROR;
+  return *(const ddp_status*)context;
 }
 
 static void run_failing_store(void) {
+  ddp_status status = DDP_STORE_ERROR;
   ddp_store failing = callbacks;
+  failing.context = &status;
+  failing.set = refuse_set;
   ddp_bootstrap bootstrap = {.struct_size = sizeof bootstrap, .rank_count = 2, .store = &failing, .name = "failing"};
   ddp_group group = NULL;
-  failing.set = refuse_set;
   FAILS(DDP_STORE_ERROR, "the store is on fire", ddp_init_process_group(&bootstrap, NULL, &group));
+  status = DDP_TIMEOUT;
+  FAILS(DDP_TIMEOUT, "the store is on fire", ddp_init_process_group(&bootstrap, NULL, &group));
   failing.set = NULL;
   FAILS(DDP_INVALID_ARGUMENT, "a callback is NULL", ddp_init_process_group(&bootstrap, NULL, &group));
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/free_port.hpp"
 #include "tests/interop/python.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
 
@@ -120,6 +121,18 @@ TEST_F(DdpBackend, RunsUnderTorchrun) {
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(job.out(), HasSubstr("rank " + std::to_string(rank) + " of 2: all as expected"));
   }
+}
+
+TEST_F(DdpBackend, RefusesAPortRangeThatIsNone) {
+  auto by_hand = options();
+  by_hand.program = python();
+  for (const char* variable : {"RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1", "DDPRUN_PORT_RANGE=300-200"}) {
+    by_hand.environment.push_back(variable);
+  }
+  by_hand.environment.push_back("MASTER_PORT=" + free_port());
+  Job job({script("ddp_backend.py"), "ddp", "ops"}, by_hand);
+  EXPECT_EQ(job.wait(), 1);
+  EXPECT_THAT(job.err(), HasSubstr("ValueError: DDPRUN_PORT_RANGE is '300-200'"));
 }
 
 TEST_F(DdpBackend, TellsWhichRankEnded) {
