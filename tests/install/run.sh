@@ -1,25 +1,31 @@
 #!/usr/bin/env bash
-# run.sh BUILD_FOLDER COMPILER GENERATOR: installs into a scratch folder, builds consumer/ and a copy of the
-# example against it, runs both under the installed ddprun, runs ddp-bench, and looks at what the library shows and
-# needs, and at each header.
+# run.sh BUILD_FOLDER COMPILER GENERATOR C_COMPILER: installs into a scratch folder, builds consumer/, c_consumer/ and a
+# copy of the example against it, runs them under the installed ddprun, runs ddp-bench, and looks at what the library
+# shows and needs, and at each header.
 set -eu
-build=$1 compiler=$2 generator=$3
+build=$1 compiler=$2 generator=$3 c_compiler=$4
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 cmake --install "$build" --prefix "$scratch/prefix" >/dev/null
 cp -r "$here/../../examples/train_breast_cancer" "$scratch/example"
-for source in "$here/consumer" "$scratch/example"; do
+cp -r "$here/c_consumer" "$scratch/c_consumer"  # its source is the program in the document
+# shellcheck disable=SC2016  # these backticks begin and end code in Markdown
+sed -n '/^```c$/,/^```$/ { /^```/ !p }' "$here/../../docs/c_interface.md" >"$scratch/c_consumer/c_lines.c"
+for source in "$here/consumer" "$scratch/c_consumer" "$scratch/example"; do
   build="$scratch/build/$(basename "$source")"
   cmake -G "$generator" -S "$source" -B "$build" -DCMAKE_PREFIX_PATH="$scratch/prefix" \
-    -DCMAKE_CXX_COMPILER="$compiler" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+    -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_C_COMPILER="$c_compiler" >"$scratch/log" 2>&1 ||
+    { cat "$scratch/log"; exit 1; }
   cmake --build "$build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
 done
 
 grep -q -- 'rdzv.-endpoint' "$scratch/prefix/share/man/man1/ddprun.1" || { echo "no man page"; exit 1; }
-out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/build/consumer/ten_lines")
-[ "$out" = "3 ranks, sum 6" ] || { echo "unexpected output: $out"; exit 1; }
+for program in consumer/ten_lines c_consumer/c_lines; do
+  out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/build/$program")
+  [ "$out" = "3 ranks, sum 6" ] || { echo "unexpected output of $program: $out"; exit 1; }
+done
 
 out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=2 "$scratch/build/example/train_breast_cancer" \
   --epochs 1 --data "$here/../../examples/data/breast_cancer.csv" --checkpoint-dir "$scratch/checkpoints")
@@ -32,10 +38,15 @@ echo "$out" | grep -q '^ *2  *[0-9]' || { echo "unexpected output: $out"; exit 1
 # Only the public interface may be visible: anything else could clash with a program's own libraries.
 library=$(echo "$scratch"/prefix/lib*/libddp.so "$scratch"/prefix/lib/*/libddp.so | tr ' ' '\n' | grep -v '\*' |
   head -n 1)
-own='^((typeinfo|vtable|typeinfo name|VTT) for )?ddp::v[0-9]+_[0-9]+::'
+own='^((typeinfo|vtable|typeinfo name|VTT) for )?ddp::v[0-9]+_[0-9]+::|^ddp_[a-z_]+$'
 own+='|^(__odr_asan|_edata|_end|__bss_start|_init|_fini)'
 foreign=$(nm -DC --defined-only "$library" | awk '$2 !~ /^[VvWuw]$/' | cut -d' ' -f3- | grep -vE "$own" || true)
 [ -z "$foreign" ] || { printf 'symbols that should be hidden:\n%s\n' "$foreign"; exit 1; }
+
+# Of C names those that ddp/ddp.h declares, and all of them.
+declared=$(grep -oE '\bddp_[a-z_]+\(' "$scratch/prefix/include/ddp/ddp.h" | tr -d '(' | sort -u)
+shown=$(nm -D --defined-only "$library" | awk '$3 ~ /^ddp_/ {print $3}' | sort)
+diff <(echo "$declared") <(echo "$shown") || { echo "declared in ddp.h only (<), or shown only (>)"; exit 1; }
 
 # A program must not start with the library of another minor version.
 soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\].*/\1/p')
@@ -57,3 +68,7 @@ for header in "$scratch"/prefix/include/ddp/*.hpp; do
   echo "#include <ddp/$(basename "$header")>" | "$compiler" -std=c++17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only \
     -I"$scratch/prefix/include" -x c++ - || { echo "$(basename "$header") does not compile alone as C++17"; exit 1; }
 done
+echo '#include <ddp/ddp.h>' | "$c_compiler" -std=c11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only \
+  -I"$scratch/prefix/include" -x c - || { echo "ddp.h does not compile alone as C11"; exit 1; }
+echo '#include <ddp/ddp.h>' | "$compiler" -std=c++17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only \
+  -I"$scratch/prefix/include" -x c++ - || { echo "ddp.h does not compile alone as C++17"; exit 1; }

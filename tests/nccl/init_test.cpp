@@ -1,6 +1,9 @@
 // How groups of the backend nccl come to be, or do not, over the stand-in and on a GPU.
+#include <ddp/ddp.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cstdint>
 
 #include "tests/nccl/rank.hpp"
 
@@ -31,6 +34,38 @@ TEST(Init, AGroupOfBothBackendsTakesEitherMemory) {
     group.all_reduce(device.range());
     EXPECT_EQ(device.values(), std::vector<float>(3, 3));
     group.barrier();
+  });
+}
+
+TEST(Init, AGroupOfTheCInterfaceTakesEitherMemory) {
+  run_ranks(2, [](int rank) {
+    const Place place = take_place();
+    const std::int32_t device_index = place.device.value_or(0);
+    ddp_init_options how{};
+    how.struct_size = sizeof how;
+    how.backend = "cpu:cpu,cuda:nccl";
+    how.device = place.device ? &device_index : nullptr;
+    how.share_device = place.share_device ? 1 : 0;
+    ddp_group group = nullptr;
+    ASSERT_EQ(ddp_init_process_group(nullptr, &how, &group), DDP_OK) << ddp_last_error();
+    ddp_group_info info{};
+    info.struct_size = sizeof info;
+    ASSERT_EQ(ddp_group_get_info(group, &info), DDP_OK) << ddp_last_error();
+    EXPECT_EQ(info.is_on_gpu, 1);
+
+    const Array<float> device({Device::Kind::cuda, info.device_index}, std::vector<float>(3, rank + 1.0F));
+    ASSERT_EQ(ddp_all_reduce(group, device.range().data, 3, DDP_FLOAT32, DDP_SUM, nullptr, nullptr), DDP_OK)
+        << ddp_last_error();
+    EXPECT_EQ(device.values(), std::vector<float>(3, 3));
+
+    std::vector<float> host(3, rank + 1.0F);
+    ddp_collective_options on_host{};
+    on_host.struct_size = sizeof on_host;
+    on_host.on_host = 1;
+    ASSERT_EQ(ddp_all_reduce(group, host.data(), 3, DDP_FLOAT32, DDP_SUM, &on_host, nullptr), DDP_OK)
+        << ddp_last_error();
+    EXPECT_EQ(host, std::vector<float>(3, 3));
+    EXPECT_EQ(ddp_group_destroy(group), DDP_OK) << ddp_last_error();
   });
 }
 

@@ -1,0 +1,416 @@
+/* The C interface of libddp: process groups, collectives, data-parallel training, checkpoints. C11, no C++ needed.
+
+     ddp_group world = NULL;
+     if (ddp_init_process_group(NULL, NULL, &world) != DDP_OK) return fail(ddp_last_error());
+     float loss = ...;
+     if (ddp_all_reduce(world, &loss, 1, DDP_FLOAT32, DDP_AVERAGE, NULL, NULL) != DDP_OK) return fail(ddp_last_error());
+     ddp_group_destroy(world);
+
+   A whole program and more about errors, threads and ownership: docs/c_interface.md. The headers of the C++ interface
+   say more about single calls: each function here is the call of the same name there.
+
+   Errors:     each function returns a status. A call that returns another status than DDP_OK writes no result, and
+               ddp_last_error() says what happened, where, and what to try. No exception leaves a function.
+   Handles:    a handle is a number in the form of a pointer. The program never follows it. NULL is no handle. A handle
+               is not used again after its destruction: a call with a destroyed handle, with NULL, or with a handle of
+               another kind returns DDP_INVALID_ARGUMENT.
+   Ownership:  the program destroys each handle that a function gave it, in any order: a work, memory, a model and
+               checkpoints keep what they need of their group. Structs, arrays and texts that are passed to a call are
+               read before it returns. The memory of tensors must stay valid and untouched as long as a work, a model
+               or checkpoints use it.
+   Structs:    struct_size is the size of the struct, set by the program. All else may be 0: a field that is 0 or NULL
+               has its default. A later version may add fields at the end.
+   Threads:    one thread at a time calls a group, and what was made of it. ddp_group_abort(), works and the
+               destruction of a handle may be used by any thread. A call that runs while its handle is destroyed ends
+               as it would have.
+   Callbacks:  a callback must return to its caller: it must not call longjmp(), nor let a C++ exception pass.
+   Fork:       a forked child has no part in a group. A call there returns DDP_INVALID_ARGUMENT. */
+#ifndef DDP_DDP_H
+#define DDP_DDP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define DDP_C_EXPORT __attribute__((visibility("default")))
+#else
+#define DDP_C_EXPORT
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- Errors ----------------------------------------------------------------------------------------------------- */
+
+typedef int32_t ddp_status;
+enum {
+  DDP_OK = 0,
+  DDP_INVALID_ARGUMENT = 1, /* the call itself was wrong; nothing was begun, and the group stays usable */
+  DDP_MISMATCH = 2,         /* ranks called different things */
+  DDP_TIMEOUT = 3,          /* a deadline passed; ddp_last_error_ranks() has the ranks that were waited for */
+  DDP_RANK_FAILURE = 4,     /* other ranks ended or left; ddp_last_error_ranks() has them */
+  DDP_ABORTED = 5,          /* the group was given up, by ddp_group_abort() or by an earlier failure */
+  DDP_ROUND_OVER = 6,       /* ddprun has ended the round of the group */
+  DDP_GRADIENT_ERROR = 7,   /* a step went wrong: a parameter was unused, or was ready twice */
+  DDP_CHECKPOINT_ERROR = 8, /* a checkpoint can't be written, or a file is not whole and valid */
+  DDP_STORE_ERROR = 9,      /* the store can't be reached, broke off, or answered nonsense */
+  DDP_OUT_OF_MEMORY = 10,   /* this process has no memory for the call itself */
+  DDP_ERROR = 11            /* anything else */
+};
+
+/* The text of the last error on this thread, with what happened, where, and what to try; "" before the first one. It is
+   valid until the next call on this thread that returns a status. */
+DDP_C_EXPORT const char* ddp_last_error(void);
+
+/* The ranks that the last error on this thread names (DDP_TIMEOUT, DDP_RANK_FAILURE). Writes at most `capacity` of them
+   to `ranks`, and returns how many there are. */
+DDP_C_EXPORT size_t ddp_last_error_ranks(int32_t* ranks, size_t capacity);
+
+/* For callbacks: says why the callback is about to return another status than DDP_OK. */
+DDP_C_EXPORT void ddp_set_last_error(const char* text);
+
+/* The version of the library, such as "0.1.0". */
+DDP_C_EXPORT const char* ddp_version(void);
+
+/* --- Elements and operations (ddp/memory.hpp, ddp/process_group.hpp) ---------------------------------------------- */
+
+typedef int32_t ddp_data_type;
+enum {
+  DDP_FLOAT32 = 0,
+  DDP_FLOAT64 = 1,
+  DDP_INT64 = 2,
+  DDP_FLOAT16 = 3,
+  DDP_BFLOAT16 = 4,
+  DDP_INT32 = 5,
+  DDP_UINT8 = 6,
+  DDP_INT8 = 7,
+  DDP_BOOLEAN = 8, /* a byte that is 0 or 1 */
+  DDP_FLOAT8_E4M3FN = 9,
+  DDP_FLOAT8_E5M2 = 10
+};
+
+typedef int32_t ddp_reduce_op;
+enum {
+  DDP_SUM = 0,
+  DDP_AVERAGE = 1,
+  DDP_PRODUCT = 2,
+  DDP_MIN = 3,
+  DDP_MAX = 4,
+  DDP_PREMUL_SUM = 5 /* the sum of each rank's elements times the `factor` of its options */
+};
+
+/* --- Process groups ---------------------------------------------------------------------------------------------- */
+
+typedef struct ddp_group_handle* ddp_group;
+typedef struct ddp_work_handle* ddp_work;
+
+/* A key-value store that the program lends to ddp_init_process_group(), which is over when that returns.
+
+   Keys are up to 8 KiB of printable ASCII, and values up to 64 KiB of any bytes. Each callback ends within timeout_ms,
+   and returns DDP_OK, DDP_TIMEOUT, or DDP_STORE_ERROR for anything else. It may say why with ddp_set_last_error().
+   Threads: only the thread that calls ddp_init_process_group() calls them. */
+typedef struct ddp_store {
+  size_t struct_size;
+  void* context; /* what each callback gets */
+  ddp_status (*set)(void* context, const char* key, const void* value, size_t value_size, int64_t timeout_ms);
+  /* Waits until the key is there. Copies its value to `value`, which has room for `capacity` bytes, and says how many
+     bytes the value has. */
+  ddp_status (*get)(void* context, const char* key, void* value, size_t capacity, size_t* value_size,
+                    int64_t timeout_ms);
+  /* Adds to a decimal number, atomically among all ranks. A key that is not there counts as 0. */
+  ddp_status (*add)(void* context, const char* key, int64_t delta, int64_t* sum, int64_t timeout_ms);
+  /* Waits until all keys are there. */
+  ddp_status (*wait)(void* context, const char* const* keys, size_t key_count, int64_t timeout_ms);
+  /* Removes a key. NULL: the store can't; then no two groups may have the same name. */
+  ddp_status (*remove)(void* context, const char* key, int64_t timeout_ms);
+} ddp_store;
+
+/* Which rank this one is, and where it meets the others: for a program that knows, instead of the environment. */
+typedef struct ddp_bootstrap {
+  size_t struct_size;
+  int32_t rank; /* 0 <= rank < rank_count */
+  int32_t rank_count;
+  int32_t local_rank;       /* among the ranks of this host: 0 <= local_rank < local_rank_count */
+  int32_t local_rank_count; /* 0: the ranks find out which of them share a host */
+  /* With more than one rank exactly one of the two: a store that speaks PyTorch's TCPStore protocol, or callbacks. */
+  const char* store_host;
+  uint16_t store_port;
+  const ddp_store* store;
+  const char* name;  /* the same on all ranks; another for each group that meets in the store at the same time */
+  const char* round; /* as DDPRUN_ROUND_ID; NULL: rank 0 begins one */
+  /* For ranks of other hosts: where this rank listens, as DDP_SOCKET_IFNAME and DDPRUN_PORT_RANGE. */
+  const char* interface;
+  uint16_t port_min;
+  uint16_t port_max;
+} ddp_bootstrap;
+
+typedef struct ddp_init_options {
+  size_t struct_size;
+  const char* backend;   /* "cpu" (the default), "nccl", or "cpu:cpu,cuda:nccl" */
+  int64_t timeout_ms;    /* of each collective, and of the meeting itself; 0: 600,000 */
+  const int32_t* device; /* of the backend nccl, as the process sees it; NULL: by LOCAL_RANK */
+  int32_t share_device;  /* not 0: two ranks of a host may have one device */
+} ddp_init_options;
+
+/* Meets the other ranks. bootstrap NULL: who this rank is, and where the ranks meet, is in the environment, as ddprun,
+   torchrun, mpirun or srun set it. options NULL: all defaults. */
+DDP_C_EXPORT ddp_status ddp_init_process_group(const ddp_bootstrap* bootstrap, const ddp_init_options* options,
+                                               ddp_group* group);
+
+/* This rank leaves the group when no model and no checkpoints use it either. The other ranks' calls that need this rank
+   fail from then on. */
+DDP_C_EXPORT ddp_status ddp_group_destroy(ddp_group group);
+
+typedef struct ddp_group_info {
+  size_t struct_size;
+  int32_t rank;
+  int32_t rank_count;
+  int32_t local_rank;
+  int32_t local_rank_count;
+  int32_t is_on_gpu;    /* whether the memory of collectives is a GPU's, unless options say otherwise */
+  int32_t device_index; /* of that GPU; 0 on a CPU */
+  int64_t timeout_ms;
+  char round[64]; /* the same on all ranks */
+} ddp_group_info;
+
+/* Fills what is behind struct_size. */
+DDP_C_EXPORT ddp_status ddp_group_get_info(ddp_group group, ddp_group_info* info);
+
+/* Gives up on the group, from any thread: its calls return DDP_ABORTED on this rank, and DDP_RANK_FAILURE on others as
+   soon as they need this rank. */
+DDP_C_EXPORT ddp_status ddp_group_abort(ddp_group group, const char* reason);
+
+/* Whether the program is to write its checkpoint and end with 0 now. Each rank calls it once for each step. */
+DDP_C_EXPORT ddp_status ddp_group_should_stop(ddp_group group, int32_t* should_stop);
+
+/* Collective: the ranks that give one color (0 or above) become a group, in the order of (key, rank). With a negative
+   color *result is NULL. */
+DDP_C_EXPORT ddp_status ddp_group_split(ddp_group group, int32_t color, int32_t key, ddp_group* result);
+
+/* Collective: ranks[i] becomes rank i of a new group. *result is NULL on the other ranks. */
+DDP_C_EXPORT ddp_status ddp_group_new(ddp_group group, const int32_t* ranks, size_t rank_count, ddp_group* result);
+
+/* --- Collectives ------------------------------------------------------------------------------------------------- */
+
+typedef struct ddp_collective_options {
+  size_t struct_size;
+  int64_t timeout_ms; /* from the call to its completion; 0: the group's */
+  void* stream;       /* cudaStream_t; unused on a CPU */
+  int32_t tag;        /* of sends and receives */
+  int32_t on_host;    /* not 0: the memory is the host's, in a group of the backends cpu and nccl */
+  double factor;      /* of DDP_PREMUL_SUM; 0: 1 */
+} ddp_collective_options;
+
+/* Every rank calls the same collectives in the same order. `count` is the number of elements that one rank gives, the
+   same on all ranks. options NULL: all defaults.
+
+   work NULL: blocks until the result is there (on a GPU: for what comes after it on the stream). Else returns at once,
+   and *work is the handle to wait for; memory must stay valid and untouched until then. Within ddp_coalesce() work must
+   not be NULL. */
+
+DDP_C_EXPORT ddp_status ddp_all_reduce(ddp_group group, void* inout, size_t count, ddp_data_type type, ddp_reduce_op op,
+                                       const ddp_collective_options* options, ddp_work* work);
+DDP_C_EXPORT ddp_status ddp_broadcast(ddp_group group, void* inout, size_t count, ddp_data_type type, int32_t root,
+                                      const ddp_collective_options* options, ddp_work* work);
+
+/* Output: rank_count * count elements, those of rank r from r * count on. */
+DDP_C_EXPORT ddp_status ddp_all_gather(ddp_group group, const void* input, void* output, size_t count,
+                                       ddp_data_type type, const ddp_collective_options* options, ddp_work* work);
+
+/* Input: rank_count * count elements. Output: `count` elements, the sum of what is from rank * count on. */
+DDP_C_EXPORT ddp_status ddp_reduce_scatter(ddp_group group, const void* input, void* output, size_t count,
+                                           ddp_data_type type, ddp_reduce_op op, const ddp_collective_options* options,
+                                           ddp_work* work);
+
+/* Output is used on root only, and may be NULL elsewhere. */
+DDP_C_EXPORT ddp_status ddp_reduce(ddp_group group, const void* input, void* output, size_t count, ddp_data_type type,
+                                   ddp_reduce_op op, int32_t root, const ddp_collective_options* options,
+                                   ddp_work* work);
+DDP_C_EXPORT ddp_status ddp_gather(ddp_group group, const void* input, void* output, size_t count, ddp_data_type type,
+                                   int32_t root, const ddp_collective_options* options, ddp_work* work);
+
+/* Input is used on root only, and may be NULL elsewhere. */
+DDP_C_EXPORT ddp_status ddp_scatter(ddp_group group, const void* input, void* output, size_t count, ddp_data_type type,
+                                    int32_t root, const ddp_collective_options* options, ddp_work* work);
+
+/* Both have rank_count * count elements. */
+DDP_C_EXPORT ddp_status ddp_all_to_all(ddp_group group, const void* input, void* output, size_t count,
+                                       ddp_data_type type, const ddp_collective_options* options, ddp_work* work);
+
+/* The same where ranks have different counts: each array has one count for each rank. */
+DDP_C_EXPORT ddp_status ddp_all_gather_v(ddp_group group, const void* input, void* output, const size_t* counts,
+                                         ddp_data_type type, const ddp_collective_options* options, ddp_work* work);
+DDP_C_EXPORT ddp_status ddp_reduce_scatter_v(ddp_group group, const void* input, void* output, const size_t* counts,
+                                             ddp_data_type type, ddp_reduce_op op,
+                                             const ddp_collective_options* options, ddp_work* work);
+DDP_C_EXPORT ddp_status ddp_all_to_all_v(ddp_group group, const void* input, const size_t* input_counts, void* output,
+                                         const size_t* output_counts, ddp_data_type type,
+                                         const ddp_collective_options* options, ddp_work* work);
+
+DDP_C_EXPORT ddp_status ddp_send(ddp_group group, const void* input, size_t count, ddp_data_type type, int32_t peer,
+                                 const ddp_collective_options* options, ddp_work* work);
+DDP_C_EXPORT ddp_status ddp_receive(ddp_group group, void* output, size_t count, ddp_data_type type, int32_t peer,
+                                    const ddp_collective_options* options, ddp_work* work);
+/* *source becomes the rank that the message is from. With a work it must stay valid as long as the output. */
+DDP_C_EXPORT ddp_status ddp_receive_from_any(ddp_group group, void* output, size_t count, ddp_data_type type,
+                                             int32_t* source, const ddp_collective_options* options, ddp_work* work);
+
+DDP_C_EXPORT ddp_status ddp_barrier(ddp_group group, const ddp_collective_options* options, ddp_work* work);
+/* Blocks. If it times out, ddp_last_error_ranks() has all ranks that are missing. */
+DDP_C_EXPORT ddp_status ddp_monitored_barrier(ddp_group group, const ddp_collective_options* options);
+
+/* The collectives that `calls` makes of this group begin as one when `calls` returns DDP_OK. If it returns another
+   status nothing is begun, and ddp_coalesce() returns the same. work NULL: blocks until all are complete. */
+DDP_C_EXPORT ddp_status ddp_coalesce(ddp_group group, ddp_status (*calls)(void* context), void* context,
+                                     const ddp_collective_options* options, ddp_work* work);
+
+/* --- Works: collectives under way. Any thread, also several at once. --------------------------------------------- */
+
+/* On a CPU: blocks until the collective has completed, and returns what it failed with. On a GPU: orders the stream of
+   its options behind it, and returns at once. */
+DDP_C_EXPORT ddp_status ddp_work_wait(ddp_work work);
+
+/* Blocks the host, on a GPU too, for at most timeout_ms. *is_completed is 0 if the collective goes on. */
+DDP_C_EXPORT ddp_status ddp_work_wait_for(ddp_work work, int64_t timeout_ms, int32_t* is_completed);
+
+/* Whether ddp_work_wait() would return without blocking. */
+DDP_C_EXPORT ddp_status ddp_work_is_completed(ddp_work work, int32_t* is_completed);
+
+/* How long the collective took; -1 if it has not completed, or has failed. */
+DDP_C_EXPORT ddp_status ddp_work_duration(ddp_work work, int64_t* duration_ns);
+
+/* Calls `callback` once, with the status of the collective, when that has completed: at once on this thread if it has,
+   else on a thread of the library that serves all callbacks one by one. ddp_last_error() has the text there. */
+DDP_C_EXPORT ddp_status ddp_work_on_completed(ddp_work work, void (*callback)(void* context, ddp_status status),
+                                              void* context);
+
+/* Cancels nothing: the collective goes on, and its memory stays in use until it has completed. */
+DDP_C_EXPORT ddp_status ddp_work_destroy(ddp_work work);
+
+/* --- Memory of the group: on a CPU shared by the processes of the host, so that collectives need no copy. --------- */
+
+typedef struct ddp_memory_handle* ddp_memory;
+
+/* Collective, with the same size on all ranks. *data is the memory, which is zero. It is freed with the handle. */
+DDP_C_EXPORT ddp_status ddp_memory_allocate(ddp_group group, size_t bytes, const ddp_collective_options* options,
+                                            ddp_memory* memory, void** data);
+DDP_C_EXPORT ddp_status ddp_memory_destroy(ddp_memory memory);
+
+/* --- Data-parallel training (ddp/distributed_data_parallel.hpp) --------------------------------------------------- */
+
+typedef struct ddp_model_handle* ddp_model;
+typedef struct ddp_checkpoints_handle* ddp_checkpoints;
+
+/* A named tensor in the program's memory, on the group's device. */
+typedef struct ddp_tensor {
+  size_t struct_size; /* the same in all of one array */
+  const char* name;
+  const int64_t* shape; /* row-major, of `dimensions` numbers; one element without dimensions */
+  size_t dimensions;
+  void* values;
+  ddp_data_type type;
+} ddp_tensor;
+
+enum { DDP_UNUSED_ERROR = 0, DDP_UNUSED_ZEROS = 1, DDP_UNUSED_KEEP = 2 };
+enum { DDP_UNEVEN_OFF = 0, DDP_UNEVEN_DIVIDE_BY_ALL = 1, DDP_UNEVEN_DIVIDE_BY_ACTIVE = 2, DDP_UNEVEN_STOP = 3 };
+enum { DDP_BUFFERS_BROADCAST = 0, DDP_BUFFERS_AVERAGE = 1, DDP_BUFFERS_NONE = 2 };
+
+typedef struct ddp_model_options {
+  size_t struct_size;
+  size_t first_bucket_cap_bytes; /* 0: 1 MiB */
+  size_t bucket_cap_bytes;       /* 0: 25 MiB; SIZE_MAX: found by trying, with rebuild_buckets */
+  int32_t no_zero_gradients;     /* not 0: the program overwrites every gradient, so no step sets them to zero */
+  int32_t rebuild_buckets;       /* not 0: once in the order of the first step; gradients have new addresses then */
+  int32_t unused;                /* DDP_UNUSED_...: what becomes of a parameter that is not ready at the end */
+  int32_t uneven_inputs;         /* DDP_UNEVEN_...: what ddp_model_join() does */
+  int32_t static_graph;          /* not 0: every step uses the same parameters equally often */
+  int32_t wait_in_finish;        /* not 0: ddp_model_finish() waits for a GPU too */
+  int32_t check_finite;          /* not 0: ddp_model_finish() fails if a gradient is infinite or NaN */
+  int32_t buffer_sync;           /* DDP_BUFFERS_...: how buffers stay equal */
+  const ddp_tensor* buffers;     /* what the model keeps beside parameters */
+  size_t buffer_count;
+  int64_t timeout_ms; /* of the model's collectives; 0: the group's */
+  void* stream;       /* cudaStream_t */
+} ddp_model_options;
+
+/* Collective. Compares names, shapes, types and options over all ranks, then broadcasts the values from rank 0. */
+DDP_C_EXPORT ddp_status ddp_model_create(ddp_group group, const ddp_tensor* parameters, size_t parameter_count,
+                                         const ddp_model_options* options, ddp_model* model);
+
+/* With a step under way it gives up on the group: the others would wait in vain. */
+DDP_C_EXPORT ddp_status ddp_model_destroy(ddp_model model);
+
+/* Where backward writes, or adds to, the gradient of a parameter, and how many elements it has. */
+DDP_C_EXPORT ddp_status ddp_model_gradient(ddp_model model, size_t index, void** data, size_t* count);
+
+/* A step: begin, ready for each parameter whose gradient is written, finish. is_synchronized 0: gradients are not
+   averaged, and the next step adds to them. A model has one step at a time. */
+DDP_C_EXPORT ddp_status ddp_model_begin_step(ddp_model model, int32_t is_synchronized);
+DDP_C_EXPORT ddp_status ddp_model_ready(ddp_model model, size_t index);
+/* On a CPU gradients are the mean over ranks when it returns. active_ranks may be NULL: how many ranks had inputs. */
+DDP_C_EXPORT ddp_status ddp_model_finish(ddp_model model, int32_t* active_ranks);
+/* Gives up on the step; nothing if there is none. */
+DDP_C_EXPORT ddp_status ddp_model_cancel_step(ddp_model model);
+
+/* With uneven_inputs: this rank has no more inputs. Takes part in the steps of the others, and calls after_each_step,
+   which may be NULL, after each of these, until all ranks have called it. */
+DDP_C_EXPORT ddp_status ddp_model_join(ddp_model model, void (*after_each_step)(void* context), void* context);
+
+/* Collective, between steps: the error of the last step on a GPU; the buckets anew. */
+DDP_C_EXPORT ddp_status ddp_model_check(ddp_model model);
+DDP_C_EXPORT ddp_status ddp_model_rebuild_buckets(ddp_model model);
+
+/* From the next step on; on every rank alike. */
+DDP_C_EXPORT ddp_status ddp_model_set_frozen(ddp_model model, size_t index, int32_t is_frozen);
+
+/* With DDP_UNUSED_KEEP: whether no rank used the parameter in the last step. */
+DDP_C_EXPORT ddp_status ddp_model_is_unused(ddp_model model, size_t index, int32_t* is_unused);
+
+/* --- Checkpoints (ddp/checkpointer.hpp) ----------------------------------------------------------------------------
+ */
+
+typedef struct ddp_checkpoint_options {
+  size_t struct_size;
+  const char* directory;
+  int32_t is_single_file;   /* not 0: rank 0 writes one safetensors file, else each rank writes its part */
+  size_t keep;              /* complete checkpoints that stay; 0: 2 */
+  int64_t write_timeout_ms; /* 0: 600,000 */
+} ddp_checkpoint_options;
+
+/* Collective. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_create(ddp_group group, const ddp_checkpoint_options* options,
+                                               ddp_checkpoints* checkpoints);
+/* Waits for the save under way. An error that no call has returned goes to stderr. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_destroy(ddp_checkpoints checkpoints);
+
+/* What is saved and loaded: the same on all ranks, or each rank's own. All ranks add the same names in the same order,
+   before the first save or load. The memory of the tensors stays where it is. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_add(ddp_checkpoints checkpoints, const ddp_tensor* tensors, size_t count);
+DDP_C_EXPORT ddp_status ddp_checkpoints_add_own(ddp_checkpoints checkpoints, const ddp_tensor* tensors, size_t count);
+/* The layout of its buckets. Parameters are added as tensors. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_add_model(ddp_checkpoints checkpoints, ddp_model model);
+
+/* Copies everything, and returns while a thread writes it. Every rank calls it at the same step. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_save(ddp_checkpoints checkpoints, uint64_t step);
+/* Until the last checkpoint is complete on all ranks. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_wait(ddp_checkpoints checkpoints);
+
+typedef struct ddp_loaded_checkpoint {
+  size_t struct_size;
+  int32_t is_found;      /* 0: there is none, and nothing was changed */
+  int32_t has_own_state; /* whether tensors of ddp_checkpoints_add_own() were loaded: as many ranks saved them */
+  uint64_t step;
+  int32_t rank_count; /* of the run that saved it */
+  char round[64];
+} ddp_loaded_checkpoint;
+
+/* Collective: fills all tensors from the newest checkpoint that is complete and valid. Fills *loaded behind
+   struct_size. */
+DDP_C_EXPORT ddp_status ddp_checkpoints_load(ddp_checkpoints checkpoints, ddp_loaded_checkpoint* loaded);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

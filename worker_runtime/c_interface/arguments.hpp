@@ -1,0 +1,139 @@
+// Reads what a C program passes: structs of another version, numbers of enumerations, places for results.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ddp/ddp.h>
+
+#include "ddp/error.hpp"
+#include "ddp/memory.hpp"
+#include "ddp/parameter.hpp"
+#include "ddp/process_group.hpp"
+#include "ddp/round.hpp"
+
+namespace ddp::c_interface {
+
+constexpr std::size_t kStructBytesMax = 4096;  // more than any version has: a larger size was never set
+
+// A program may be built with the header of an older version, whose structs are shorter, or of a newer one, whose
+// further fields this version can only take where they are 0.
+template <class Struct>
+Struct read_struct(const Struct* given, const char* name) {
+  Struct own{};
+  if (given == nullptr) return own;
+  const std::size_t bytes = given->struct_size;
+  if (bytes < sizeof(std::size_t) || bytes > kStructBytesMax) {
+    throw InvalidArgument(std::string(name) + ": struct_size is " + std::to_string(bytes) + "\ntry:   sizeof(" + name +
+                          ")");
+  }
+  std::memcpy(&own, given, std::min(bytes, sizeof own));
+  const auto* const begin = reinterpret_cast<const unsigned char*>(given);
+  for (std::size_t i = sizeof own; i < bytes; ++i) {
+    if (begin[i] != 0) {
+      throw InvalidArgument(std::string(name) + ": a field that libddp " + ddp_version() + " does not know is set\n" +
+                            "try:   a libddp as new as the program's ddp/ddp.h");
+    }
+  }
+  return own;
+}
+
+// The other way: writes what of `own` the program's version has room for.
+template <class Struct>
+void write_struct(Struct* place, Struct own, const char* name) {
+  const Struct asked = read_struct(place, name);
+  own.struct_size = asked.struct_size;
+  std::memcpy(place, &own, std::min(asked.struct_size, sizeof own));
+}
+
+template <class T>
+void require(const T* place, const char* name) {
+  if (place == nullptr) throw InvalidArgument(std::string(name) + " is NULL");
+}
+
+inline std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
+
+// The enumerator of a number from 0 to `last`.
+template <class Enum>
+Enum enumerator(std::int32_t number, Enum last, const char* name) {
+  if (number < 0 || number > static_cast<std::int32_t>(last)) {
+    throw InvalidArgument(std::string("there is no ") + name + " " + std::to_string(number) + "; they are 0 to " +
+                          std::to_string(static_cast<std::int32_t>(last)) + " (ddp/ddp.h)");
+  }
+  return static_cast<Enum>(number);
+}
+
+inline DataType data_type(ddp_data_type type) { return enumerator(type, DataType::float8_e5m2, "ddp_data_type"); }
+inline ReduceOp reduce_op(ddp_reduce_op op) { return enumerator(op, ReduceOp::premul_sum, "ddp_reduce_op"); }
+
+inline CollectiveOptions collective_options(const ddp_collective_options& given) {
+  CollectiveOptions options;
+  options.timeout = std::chrono::milliseconds(given.timeout_ms);
+  options.stream = given.stream;
+  options.tag = given.tag;
+  if (given.factor != 0) options.factor = given.factor;
+  return options;
+}
+
+// rank_count * count, of a range that has a part for each rank.
+inline std::size_t count_of_all(const ProcessGroup& group, std::size_t count) {
+  std::size_t all = 0;
+  if (__builtin_mul_overflow(count, static_cast<std::size_t>(group.size()), &all)) {
+    throw InvalidArgument(std::to_string(count) + " elements for each rank are larger than any memory");
+  }
+  return all;
+}
+
+// A round's id, in a field of a struct that starts zeroed.
+template <std::size_t kBytes>
+void write_round(char (&field)[kBytes], const RoundId& round) {
+  const std::string text = to_string(round);
+  std::copy_n(text.begin(), std::min(text.size(), kBytes - 1), field);
+}
+
+// An array of tensors, whose structs are as far from each other as their size says.
+inline std::vector<Parameter> parameters_of(const ddp_tensor* tensors, std::size_t count, const Device& device) {
+  std::vector<Parameter> parameters;
+  if (count == 0) return parameters;
+  require(tensors, "the array of tensors");
+  const auto* at = reinterpret_cast<const unsigned char*>(tensors);
+  for (std::size_t i = 0; i < count; ++i, at += tensors->struct_size) {
+    const auto* const given = reinterpret_cast<const ddp_tensor*>(at);
+    const ddp_tensor read = read_struct(given, "ddp_tensor");
+    if (read.struct_size != tensors->struct_size) {
+      throw InvalidArgument("ddp_tensor " + std::to_string(i) + ": struct_size is " + std::to_string(read.struct_size) +
+                            ", that of the first of the array " + std::to_string(tensors->struct_size));
+    }
+    require(read.name, "the name of a tensor");
+    if (read.dimensions > 0) require(read.shape, "the shape of a tensor");
+    Parameter parameter{read.name, std::vector<std::int64_t>(read.shape, read.shape + read.dimensions), {}};
+    std::size_t elements = 1;
+    for (const std::int64_t length : parameter.shape) {
+      if (length < 0 || __builtin_mul_overflow(elements, static_cast<std::size_t>(length), &elements)) {
+        throw InvalidArgument("the tensor " + parameter.name + " has a dimension of " + std::to_string(length));
+      }
+    }
+    parameter.values = MemoryRange(read.values, elements, data_type(read.type), device);
+    parameters.push_back(std::move(parameter));
+  }
+  return parameters;
+}
+
+static_assert(DDP_FLOAT32 == static_cast<int>(DataType::float32) && DDP_FLOAT64 == static_cast<int>(DataType::float64));
+static_assert(DDP_INT64 == static_cast<int>(DataType::int64) && DDP_FLOAT16 == static_cast<int>(DataType::float16));
+static_assert(DDP_BFLOAT16 == static_cast<int>(DataType::bfloat16) && DDP_INT32 == static_cast<int>(DataType::int32));
+static_assert(DDP_UINT8 == static_cast<int>(DataType::uint8) && DDP_INT8 == static_cast<int>(DataType::int8));
+static_assert(DDP_BOOLEAN == static_cast<int>(DataType::boolean));
+static_assert(DDP_FLOAT8_E4M3FN == static_cast<int>(DataType::float8_e4m3fn));
+static_assert(DDP_FLOAT8_E5M2 == static_cast<int>(DataType::float8_e5m2));
+static_assert(DDP_SUM == static_cast<int>(ReduceOp::sum) && DDP_AVERAGE == static_cast<int>(ReduceOp::average));
+static_assert(DDP_PRODUCT == static_cast<int>(ReduceOp::product) && DDP_MIN == static_cast<int>(ReduceOp::min));
+static_assert(DDP_MAX == static_cast<int>(ReduceOp::max) && DDP_PREMUL_SUM == static_cast<int>(ReduceOp::premul_sum));
+
+}  // namespace ddp::c_interface
