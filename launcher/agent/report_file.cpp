@@ -26,6 +26,16 @@ Json seconds(const std::optional<milliseconds>& duration) {
   return duration ? Json(static_cast<double>(duration->count()) / 1000) : Json();
 }
 
+// Another worker that failed in the last round: because of the cause, as far as is known.
+Json json_of(const rendezvous::FailureReport& failure) {
+  return {{"rank", failure.rank},
+          {"host", failure.host},
+          {"how", rendezvous::describe(failure.ending)},
+          {"after_seconds", seconds(failure.after)},
+          {"accused_ranks", failure.accused},
+          {"killed_for", failure.is_killed_by_ddprun() ? Json(failure.killed_for) : Json()}};
+}
+
 // The worker that ended the job, and where its words are.
 Json json_of(const rendezvous::FailureReport& cause, bool is_certain) {
   using Kind = rendezvous::Ending::Kind;
@@ -37,6 +47,7 @@ Json json_of(const rendezvous::FailureReport& cause, bool is_certain) {
           {"exit_code", kind == Kind::exited ? Json(cause.ending.value) : Json()},
           {"signal", kind == Kind::killed ? Json(rendezvous::signal_name(cause.ending.value)) : Json()},
           {"out_of_memory", cause.ending.out_of_memory ? Json(*cause.ending.out_of_memory) : Json()},
+          {"killed_for", cause.is_killed_by_ddprun() ? Json(cause.killed_for) : Json()},
           {"message", cause.says_why() ? Json(cause.message) : Json()},
           {"stderr_file", cause.stderr_file.empty() ? Json() : Json(cause.stderr_file)},
           {"stderr_tail", cause.stderr_tail}};
@@ -71,8 +82,12 @@ std::string report_json(const std::string& run_id, int exit_code, const std::opt
     out["rounds_count"] = report->rounds_count;
     const auto ends = round_ends(*report, *verdict);
     for (std::size_t i = 0; i < ends.size(); ++i) out["rounds"].push_back(json_of(report->rounds[i], ends[i]));
-    if (verdict->cause && !ends.empty())
-      out["rounds"].back()["cause"] = json_of(*verdict->cause, verdict->is_cause_certain);
+    if (verdict->cause && !ends.empty()) {
+      auto& last = out["rounds"].back();
+      last["cause"] = json_of(*verdict->cause, verdict->is_cause_certain);
+      last["other_failures"] = Json::array();
+      for (const auto& failure : verdict->consequences) last["other_failures"].push_back(json_of(failure));
+    }
   }
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
 }

@@ -132,13 +132,21 @@ void check_what_has_no_effect(const GivenOptions& given, std::vector<std::string
 
 // They are the program's, as with torchrun; a script seldom has one of these names.
 void say_what_is_behind_the_program(const std::vector<std::string>& program, std::vector<std::string>& notices) {
-  constexpr std::string_view kNames[] = {"--nproc-per-node", "--nnodes",       "--node-rank",     "--standalone",
-                                         "--master-addr",    "--rdzv-backend", "--rdzv-endpoint", "--max-restarts"};
+  constexpr std::string_view kNames[] = {"--nproc-per-node", "--nnodes",          "--node-rank",    "--standalone",
+                                         "--master-addr",    "--master-port",     "--rdzv-backend", "--rdzv-endpoint",
+                                         "--rdzv-id",        "--rdzv-conf",       "--max-restarts", "--tee",
+                                         "--redirects",      "--shutdown-timeout"};
+  const auto is_script = [](const std::string& word) { return word.ends_with(".py"); };
   for (auto word = program.begin() + 1; word != program.end(); ++word) {
     auto name = word->substr(0, word->find('='));
     std::replace(name.begin(), name.end(), '_', '-');
-    if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames))
-      notices.push_back(*word + " goes to " + program.front() + ", because it stands behind it");
+    if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames)) {
+      const auto script = std::find_if(program.begin(), word, is_script);
+      const auto& its = script == word ? program.front() : *script;
+      notices.push_back(*word + " goes to " + its +
+                        ", because it stands behind it; for ddprun it stands before: `ddprun " + *word + " ... " +
+                        program.front() + "`");
+    }
   }
 }
 

@@ -38,13 +38,14 @@ std::string find_python(const EnvironmentLookup& environment, const FileLookup& 
 // `ddprun "python train.py"`: nothing has such a name.
 void refuse_quoted_line(const std::vector<std::string>& program) {
   if (program.size() > 1 || program.front().find(' ') == std::string::npos) return;
-  throw ProgramError(outcome::ProgramMissing{}, "there is no program named '" + program.front() + "'",
+  throw ProgramError(outcome::ProgramMissing{}, "there is no program or module named '" + program.front() + "'",
                      "the program to run", "without the quotes: `ddprun ... " + program.front() + "`");
 }
 
 Command python_command(bool module, const std::vector<std::string>& program, const EnvironmentLookup& environment,
                        const FileLookup& file_kind) {
   const auto& script = program.front();
+  if (module) refuse_quoted_line(program);
   if (!module && file_kind(script) == FileKind::missing) {
     refuse_quoted_line(program);
     throw ProgramError(outcome::ProgramMissing{}, "the script " + script + " does not exist", "the program to run",

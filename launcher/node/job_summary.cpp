@@ -43,6 +43,27 @@ std::string uncaught_exception(const std::vector<std::string>& stderr_tail) {
   return what.empty() ? type : type + (type.empty() ? "" : ": ") + what;
 }
 
+bool is_run_by_python(const std::string& program) {
+  const auto name = program.substr(program.rfind('/') + 1);
+  const bool is_interpreter =
+      name.starts_with("python") && name.find_first_not_of("0123456789.", 6) == std::string::npos;
+  return is_interpreter || (name.size() > 3 && name.ends_with(".py"));
+}
+
+// A shell, or another interpreter, has read lines that end with CR LF; printable() writes the CR as "\\r".
+bool has_met_carriage_return(const std::vector<std::string>& stderr_tail) {
+  return std::any_of(stderr_tail.begin(), stderr_tail.end(), [](const std::string& line) {
+    return line.find("$'\\r'") != line.npos || line.find("\\r:") != line.npos || line.find("\\r'") != line.npos;
+  });
+}
+
+// "rank 1", "ranks 1, 4"
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) out += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return out;
+}
+
 std::string what_to_try(const FailureReport& failure, int restarts_max) {
   const auto restarts = restarts_max == 0 ? std::string("; `--max-restarts=N` starts all workers again") : "";
   const auto& ending = failure.ending;
@@ -84,7 +105,7 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
         if (!uncaught_exception(failure.stderr_tail).empty())
           return "the exception above says what failed; `ulimit -c unlimited` and `gdb " + program +
                  " core` show where" + restarts;
-        if (failure.program.size() > 3 && failure.program.ends_with(".py"))
+        if (is_run_by_python(failure.program))
           return "`export PYTHONFAULTHANDLER=1` and run again: Python then shows where each of its threads was" +
                  restarts;
         return "`ulimit -c unlimited` and run again for a core file, then `gdb " + program + " core`" + restarts;
@@ -100,6 +121,11 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
            restarts;
   if (ending.kind == Ending::Kind::left)
     return "read its message above: no rank had failed; a network that loses connections looks so" + restarts;
+  if (!failure.accused.empty())
+    return "look at " + ranks_text(failure.accused) +
+           ", for which it left its process group: their logs, and the flight recorder's files" + restarts;
+  if (has_met_carriage_return(failure.stderr_tail))
+    return "a script has lines that end with CR LF, as Windows writes them: `sed -i 's/\\r$//' FILE`";
   if (failure.stderr_tail.empty() && !failure.stderr_lost.empty())
     return "free some space on the disk of its log, which took nothing of what it wrote to stderr, and run again" +
            restarts;

@@ -301,7 +301,7 @@ void Membership::begin_next_round(TimePoint now) {
   restarts_.go_on(end, now);
   if (const auto& pause = restarts_.pause(); pause.failures() > 0) {
     gathering_.pause_until(now + pause.length());
-    print(pause_text(pause.length(), pause.failures()));
+    print(pause_text(restarts_.reason().value_or(""), pause.length(), pause.failures()));
   }
   begin_gathering(now);
 }

@@ -99,8 +99,8 @@ std::string next_round_begins_text(const std::string& newcomers, std::chrono::mi
   return newcomers + "; the next round begins in " + describe_duration(left);
 }
 
-std::string pause_text(std::chrono::milliseconds length, int failures) {
-  return "the next round begins in " + describe_duration(length) + ": " +
+std::string pause_text(const std::string& reason, std::chrono::milliseconds length, int failures) {
+  return reason + "; the next round begins in " + describe_duration(length) + ": " +
          (failures == 1 ? "the last one" : "the last " + std::to_string(failures)) +
          " failed within 10 s of the start, before a first step";
 }

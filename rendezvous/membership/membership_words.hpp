@@ -25,7 +25,7 @@ std::string waiting_for_enough_text(int missing, std::chrono::milliseconds limit
 std::string last_call_text(int wanted, std::chrono::milliseconds limit, const std::string& names);
 std::string newcomers_text(int count, const std::string& names);  // "1 more node has come: gpu3"
 std::string next_round_begins_text(const std::string& newcomers, std::chrono::milliseconds left);
-std::string pause_text(std::chrono::milliseconds length, int failures);
+std::string pause_text(const std::string& reason, std::chrono::milliseconds length, int failures);
 constexpr const char* kItsDdprunEnded = "its ddprun ended";
 
 // --- a round that another membership began

@@ -13,13 +13,14 @@ bool is_last(const CurrentRound& round) {
   return round.tree_survived || (cause != nullptr && is_hopeless(*cause));
 }
 
-// Before its workers came any further. A kill from outside, by a person or for want of memory, may not repeat itself.
+// Before its workers came any further. A kill by a person may not repeat itself.
 bool has_failed_at_once(const Restarts::RoundEnd& end) {
   const auto* cause = cause_of(end.round);
   return end.has_begun && !end.is_change_of_members && cause != nullptr && cause->after < RestartPause::kAtOnce &&
          end.round.nodes_stepped == 0 && !end.round.kept.commits.value_or(0) &&
          !end.round.kept.checkpoint_step.value_or(0) &&
-         !(cause->ending.kind == Ending::Kind::killed && cause->ending.value == SIGKILL);
+         !(cause->ending.kind == Ending::Kind::killed && cause->ending.value == SIGKILL &&
+           cause->ending.out_of_memory != true);
 }
 
 }  // namespace

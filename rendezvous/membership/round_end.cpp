@@ -174,9 +174,10 @@ void forgive_what_follows_from_signals(CurrentRound& round, const JobStop& stop)
     const auto& ending = failure.ending;
     const bool was_killed = ending.kind == Ending::Kind::killed;
     if (was_killed && ending.value == stop.signal_number) return true;
-    if (was_killed && stop.round_stopped_at && failure.job_time >= *stop.round_stopped_at) return true;
+    const auto latest = failure.job_time + failure.job_time_error;  // as far as its node's clock tells
+    if (was_killed && stop.round_stopped_at && latest >= *stop.round_stopped_at) return true;
     const bool is_by_itself = ending.kind == Ending::Kind::exited || ending.kind == Ending::Kind::left;
-    return stop.workers_signalled_at && failure.job_time >= *stop.workers_signalled_at - kLateReport &&
+    return stop.workers_signalled_at && latest >= *stop.workers_signalled_at - kLateReport &&
            (is_by_itself || is_schedulers_signal(ending));
   });
 }
@@ -185,7 +186,7 @@ void forgive_what_follows_from_change(CurrentRound& round) {
   if (!round.change) return;
   forgive(round, [&](const FailureReport& failure) {
     const bool was_killed = failure.ending.kind == Ending::Kind::killed && failure.ending.value == SIGKILL;
-    return !was_killed && failure.job_time >= round.change->at - kSameMoment;
+    return !was_killed && failure.job_time + failure.job_time_error >= round.change->at - kSameMoment;
   });
 }
 

@@ -185,13 +185,21 @@ TEST_F(LaunchConfigs, WorkersThatShareOneCoreAreToldOf) {
 TEST_F(LaunchConfigs, AnOptionBehindTheProgramIsPointedOut) {
   EXPECT_THAT(parse({"--nproc-per-node=1", "train.py", "--lr=1", "--nproc_per_node=2"}).notices,
               ElementsAre(HasSubstr("--nproc_per_node=2 goes to train.py")));
+  EXPECT_THAT(
+      parse({"--nproc-per-node=1", "--no-python", "python", "train.py", "--nnodes=2"}).notices,
+      ElementsAre(AllOf(HasSubstr("--nnodes=2 goes to train.py"), HasSubstr("`ddprun --nnodes=2 ... python`"))));
   EXPECT_THAT(parse({"--nproc-per-node=1", "train.py", "--nproc", "--log-dir=x", "nnodes"}).notices, IsEmpty());
 }
 
 TEST_F(LaunchConfigs, ACommandLineInQuotesIsNoProgram) {
   for (const char* line : {"python train.py", "./trainer --lr=3", "train.py --lr 3"})
-    expect_usage_error([&] { parse({line}); }, (std::string("no program named '") + line).c_str(), "the program to run",
-                       (std::string("`ddprun ... ") + line + "`").c_str());
+    expect_usage_error([&] { parse({line}); }, (std::string("no program or module named '") + line).c_str(),
+                       "the program to run", (std::string("`ddprun ... ") + line + "`").c_str());
+  expect_usage_error(
+      [&] {
+        parse({"-m", "train --lr 1"});
+      },
+      "no program or module named 'train --lr 1'", "the program to run", "`ddprun ... train --lr 1`");
   EXPECT_NO_THROW(parse({"train.py", "two words"}));
 }
 

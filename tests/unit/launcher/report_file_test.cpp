@@ -95,6 +95,7 @@ TEST(Report, TheLastRoundHasTheCause) {
                                                         {"exit_code", nullptr},
                                                         {"signal", "SIGKILL"},
                                                         {"out_of_memory", nullptr},
+                                                        {"killed_for", nullptr},
                                                         {"message", nullptr},
                                                         {"stderr_file", "/logs/stderr.log"},
                                                         {"stderr_tail", {"step 4", "oh"}}}));
@@ -105,6 +106,21 @@ TEST(Report, TheLastRoundHasTheCause) {
   json = nlohmann::json::parse(report_json("bert", 137, verdict))["rounds"][1]["cause"];
   EXPECT_EQ(json["out_of_memory"], true);
   EXPECT_EQ(json["is_certain"], false);
+  auto& other = verdict.consequences.emplace_back();
+  other.rank = 2;
+  other.host = "gpu16";
+  other.after = 1500ms;
+  other.accused = {5};
+  other.killed_for = "killed by ddprun: did not come";
+  other.ending = {Ending::Kind::killed, 9, false};
+  json = nlohmann::json::parse(report_json("bert", 137, verdict));
+  EXPECT_EQ(json["rounds"][1]["other_failures"][0], (nlohmann::json{{"rank", 2},
+                                                                    {"host", "gpu16"},
+                                                                    {"how", "was killed by SIGKILL"},
+                                                                    {"after_seconds", 1.5},
+                                                                    {"accused_ranks", {5}},
+                                                                    {"killed_for", "killed by ddprun: did not come"}}));
+  EXPECT_FALSE(json["rounds"][0].contains("other_failures"));
   cause.ending = {Ending::Kind::exited, 3, false};
   cause.message = "no data";
   json = nlohmann::json::parse(report_json("bert", 3, verdict))["rounds"][1]["cause"];

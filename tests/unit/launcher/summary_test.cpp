@@ -197,8 +197,29 @@ TEST(Summary, AnExceptionThatNobodyCaughtIsTheCause) {
 TEST(Summary, APythonProgramThatCrashesIsAskedForItsOwnTrace) {
   auto failure = failure_of({Ending::Kind::killed, SIGSEGV, false});
   EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`gdb ./train core`"));
-  failure.program = "train.py";
-  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`export PYTHONFAULTHANDLER=1`"));
+  for (const char* program : {"train.py", "python3", "/usr/bin/python3.11", "python"}) {
+    failure.program = program;
+    EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`export PYTHONFAULTHANDLER=1`")) << program;
+  }
+  failure.program = "python-like";
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`gdb python-like core`"));
+}
+
+TEST(Summary, WhoLeftForAnotherRankIsNotAskedForItsOwnReason) {
+  auto failure = failure_of({Ending::Kind::exited, 1, false});
+  failure.accused = {1};
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("try:   look at rank 1, for which it left"));
+  failure.accused = {1, 6};
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("try:   look at ranks 1, 6, for which it left"));
+}
+
+TEST(Summary, LineEndsOfWindowsInAScriptAreNamed) {
+  auto failure = failure_of({Ending::Kind::exited, 127, false});
+  for (const char* line : {"run.sh: line 2: $'\\r': command not found", "python: can't open file '/a/p.py\r'",
+                           "env: 'python3\r': No such file or directory"}) {
+    failure.stderr_tail = {line};
+    EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("end with CR LF")) << line;
+  }
 }
 
 TEST(Summary, AKillIsOnlyTakenForWantOfMemoryWhereNothingTellsOtherwise) {
