@@ -428,9 +428,9 @@ void Node::perform(const MeetingCore::Lose& action) {
 }
 
 void Node::perform(const MeetingCore::OpenEndpoint&) {
-  begin_session_anew();
   if (world_.network->is_taken(host(), world_.endpoint_port(), process_))
-    return meet(MeetingCore::EndpointTaken{"the port is taken", ""});
+    return meet(MeetingCore::EndpointTaken{"the port is taken", "", true});
+  begin_session_anew();
   world_.network->listen(process_, world_.endpoint_port(), [this](Channel& channel) { visit(channel); });
   meet(MeetingCore::EndpointOpened{});
 }
