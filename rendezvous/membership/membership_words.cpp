@@ -199,8 +199,9 @@ std::string stopped_by_text(const std::string& why, bool is_before_first_round) 
 
 std::string leaves_text(const std::string& why) { return why + ", which leaves the job"; }
 
-std::string warned_text(int signal_number, const std::string& host) {
-  return signal_name(signal_number) + " to ddprun on host " + host + ": the job is to stop at its next step";
+std::string warned_text(int signal_number, const std::string& host, bool leaves) {
+  return signal_name(signal_number) + " to ddprun on host " + host + ": " +
+         (leaves ? "this node leaves the job" : "the job is to stop") + " at its next step";
 }
 
 // --- refusals

@@ -65,7 +65,7 @@ std::string leaves_text(const std::string& why);
 constexpr const char* kNodesLeave = "nodes leave the job";
 std::string second_stop_text(const std::string& why);
 std::string stopped_by_text(const std::string& why, bool is_before_first_round);
-std::string warned_text(int signal_number, const std::string& host);
+std::string warned_text(int signal_number, const std::string& host, bool leaves);
 constexpr const char* kNoAgreement = "the nodes did not agree on a step to stop at; the warning is passed over";
 
 // --- refusals: what and what to try; the caller says what follows
