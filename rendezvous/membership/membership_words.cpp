@@ -1,5 +1,6 @@
 #include "rendezvous/membership/membership_words.hpp"
 
+#include <csignal>
 #include <cstddef>
 
 #include "rendezvous/membership/limits.hpp"
@@ -188,6 +189,10 @@ std::string failure_reason_text(const FailureReport& failure, bool is_certain) {
 }
 
 // --- stops
+
+StopRound went_on_without(std::uint32_t round, bool may_reseat) {
+  return {round, SIGTERM, false, may_reseat, kWentOnWithoutThisNode, {}, true};
+}
 
 std::string spare_leaves_text(const std::string& why) { return why + ", which was a spare: it leaves"; }
 

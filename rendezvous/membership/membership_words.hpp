@@ -44,6 +44,7 @@ std::string did_not_come_text(const std::optional<Loss>& loss, const std::string
                               std::chrono::milliseconds limit);
 constexpr const char* kBegunElsewhere = "another membership began it";
 constexpr const char* kWentOnWithoutThisNode = "the other nodes have gone on without this one";
+StopRound went_on_without(std::uint32_t round, bool may_reseat);
 
 // --- too few nodes are here to go on
 
