@@ -100,6 +100,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   });
   quorum_.begin(ranks);
   round_.nodes = static_cast<int>(all.size());
+  round_.began_at = job_time(now);
   book_.begun(round_.id->number, start.why.value_or(""), round_.nodes, world_size_, now);
   call_newcomers(now);  // those that came meanwhile
 }
