@@ -184,7 +184,7 @@ std::string out_of_touch_text(const std::string& host) {
 }
 
 std::string failure_reason_text(const FailureReport& failure, bool is_certain) {
-  return describe_failure(failure) + (is_certain ? "" : " (not certain)") +
+  return describe_failure(failure) + certainty_text(is_certain) +
          (failure.says_why() ? " (" + failure.message + ")" : "");
 }
 
