@@ -103,7 +103,7 @@ std::string next_round_begins_text(const std::string& newcomers, std::chrono::mi
 std::string pause_text(std::chrono::milliseconds length, int failures) {
   return "the next round begins in " + describe_duration(length) + ": " +
          (failures == 1 ? "the last one" : "the last " + std::to_string(failures)) +
-         " failed within 10 s of the start, before a first step";
+         " ended within 10 s of the start, before a first step";
 }
 
 // --- a round that another membership began

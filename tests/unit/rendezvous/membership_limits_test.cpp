@@ -125,7 +125,7 @@ TEST_F(Job, RoundsThatFailAtOnceWaitLongerAndLonger) {
   ends(1, {at_once});
   EXPECT_EQ(started.at(1).restart_count, 0);
   EXPECT_EQ(said.back(),
-            "the next round begins in 100 ms: the last one failed within 10 s of the start, before a first step");
+            "the next round begins in 100 ms: the last one ended within 10 s of the start, before a first step");
   pass(99ms);
   EXPECT_EQ(started.at(1).restart_count, 0);
   pass(1ms);
