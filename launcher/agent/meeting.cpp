@@ -131,8 +131,6 @@ void Meeting::perform(const MeetingCore::LookUp&) {
 
 void Meeting::perform(const MeetingCore::OpenEndpoint&) {
   const auto& rendezvous = config_.rendezvous;
-  client_.reset();
-  reception_.reset();
   port::PortOptions options;
   options.addresses = listening_addresses(rendezvous);
   options.first = rendezvous.port;
@@ -145,9 +143,12 @@ void Meeting::perform(const MeetingCore::OpenEndpoint&) {
   try {
     port_ = std::make_unique<port::Port>(io_, std::move(options), both_protocols());
   } catch (const Error& error) {
-    return decide(
-        MeetingCore::EndpointTaken{error.what(), free_port_advice(rendezvous.host, rendezvous.port_count != 1)});
+    return decide(MeetingCore::EndpointTaken{error.what(),
+                                             free_port_advice(rendezvous.host, rendezvous.port_count != 1),
+                                             dynamic_cast<const port::PortsInUse*>(&error) != nullptr});
   }
+  client_.reset();
+  reception_.reset();
   if (rendezvous.nodes_max > 1) {
     hello_.standby_port = port_->number();
     receive();

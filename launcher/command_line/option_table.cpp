@@ -89,8 +89,8 @@ const std::vector<Option>& option_table() {
        "signals that are passed on to workers that handle them, and warn those that use should_stop(). Default: "
        "none; in a step of Slurm SIGUSR1"},
       {"on-node-stop", 0, "leave|stop", Group::failures, kOurs,
-       "what SIGTERM to this ddprun does where enough other nodes are left: this node leaves the job, or the whole job "
-       "stops. "
+       "what SIGTERM or a warning signal to this ddprun does where enough other nodes are left: this node leaves the "
+       "job, or the whole job stops. "
        "Default: leave; under Slurm stop"},
       {"monitor-interval", 0, "SECONDS", Group::failures, kTorchruns, "no effect: nothing polls"},
 

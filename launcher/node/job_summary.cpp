@@ -156,7 +156,7 @@ FailureReport with_printable_texts(FailureReport failure) {
 }
 
 std::string failure_summary(const FailureReport& failure, const rendezvous::FinishJob& verdict) {
-  auto text = "error: " + describe_failure(failure) + (verdict.is_cause_certain ? "" : " (not certain)") +
+  auto text = "error: " + describe_failure(failure) + rendezvous::certainty_text(verdict.is_cause_certain) +
               fate_of_others(verdict);
   if (verdict.what) text += "; " + printable(*verdict.what);
   text += "\nwhere: host " + failure.host;

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::chrono::seconds kOwnerLimit{5}, kLookUpPause{1};
 constexpr std::chrono::seconds kAddressLimit{15};  // more than Slurm's controller has for its answer
+// A ddprun that was killed has its ports until the kernel has freed its memory. Its replacement may start before that.
+constexpr std::chrono::milliseconds kInUseLimit{1'000}, kOpenPause{100};
 
 std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
 
@@ -34,7 +36,11 @@ MeetingCore::Actions MeetingCore::step(const Event& event, TimePoint now) {
 
 MeetingCore::Actions MeetingCore::tick(TimePoint now) {
   out_.clear();
-  if (!deadline_ || now < *deadline_) return {};
+  if (open_again_at_ && now >= *open_again_at_) {
+    open_again_at_.reset();
+    out_.emplace_back(OpenEndpoint{});
+  }
+  if (!deadline_ || now < *deadline_) return std::exchange(out_, {});
   deadline_.reset();
   switch (wait_) {
     case Wait::for_address:
@@ -49,6 +55,11 @@ MeetingCore::Actions MeetingCore::tick(TimePoint now) {
     case Wait::before_look_up: look_up(); break;
   }
   return std::exchange(out_, {});
+}
+
+std::optional<MeetingCore::TimePoint> MeetingCore::next_deadline() const {
+  if (!deadline_ || !open_again_at_) return deadline_ ? deadline_ : open_again_at_;
+  return std::min(*deadline_, *open_again_at_);
 }
 
 void MeetingCore::wait(Wait wait, std::chrono::milliseconds limit, TimePoint now) {
@@ -100,21 +111,31 @@ void MeetingCore::take_own_address(const LookedUp& answer) {
 
 void MeetingCore::open_endpoint(bool or_join) {
   joins_else_ = or_join;
-  is_joining_ = false;
   out_.emplace_back(OpenEndpoint{});
 }
 
 void MeetingCore::take(const EndpointOpened&, TimePoint) {
   serves_ = holds_endpoint_ = true;
+  is_joining_ = false;
   out_.emplace_back(StartHosting{.is_first = true});
 }
 
-// By another agent of this host, or a daemon; or by who has nothing to do with the job.
-void MeetingCore::take(const EndpointTaken& event, TimePoint) {
+// By another agent of this host, or a daemon; or by who has nothing to do with the job. Nothing tells these from an
+// agent that is about to end, so the endpoint is opened again for a while, until this node has joined.
+void MeetingCore::take(const EndpointTaken& event, TimePoint now) {
+  if (joins_else_ && !is_joining_) join();
+  if (event.is_in_use && !in_use_until_) in_use_until_ = now + kInUseLimit;
+  if (event.is_in_use && now < *in_use_until_) {
+    open_again_at_ = now + kOpenPause;
+    return;
+  }
+  give_up_look_up();
+  if (!joins_else_) out_.emplace_back(Lose{event.what, event.try_this});
+}
+
+void MeetingCore::give_up_look_up() {
   if (std::exchange(is_looking_up_, false)) out_.emplace_back(GiveUpLookUp{});
   deadline_.reset();
-  if (joins_else_) return join();
-  out_.emplace_back(Lose{event.what, event.try_this});
 }
 
 void MeetingCore::join() {
@@ -124,6 +145,7 @@ void MeetingCore::join() {
 
 void MeetingCore::take(const Heard& event, TimePoint) {
   has_joined_ = has_joined_ || std::holds_alternative<rendezvous::Welcome>(event.message);
+  if (has_joined_ && std::exchange(open_again_at_, std::nullopt)) give_up_look_up();
   const auto* start = std::get_if<rendezvous::StartRound>(&event.message);
   if (start != nullptr)
     for (const auto& successor : start->successors)

@@ -49,6 +49,7 @@ class MeetingCore {
   struct EndpointOpened {};  // the answers to OpenEndpoint
   struct EndpointTaken {
     std::string what, try_this;
+    bool is_in_use = false;  // another process has its port
   };
   struct Heard {  // from membership
     rendezvous::ToAgent message;
@@ -91,11 +92,12 @@ class MeetingCore {
   // Does what has fallen due; calling early or twice is harmless.
   [[nodiscard]] Actions tick(TimePoint now);
 
-  [[nodiscard]] std::optional<TimePoint> next_deadline() const { return deadline_; }
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   // Waits for nothing any more: the job is over here.
   void finish() {
     deadline_.reset();
+    open_again_at_.reset();
     is_looking_up_ = false;
   }
 
@@ -126,6 +128,7 @@ class MeetingCore {
   void wait(Wait wait, std::chrono::milliseconds limit, TimePoint now);
   void take_own_address(const LookedUp& answer);
   void open_endpoint(bool or_join);
+  void give_up_look_up();
   void join();
   void hand_on_held_round();
 
@@ -134,6 +137,8 @@ class MeetingCore {
   bool is_looking_up_ = false, is_joining_ = false, joins_else_ = false;
   Wait wait_{};
   std::optional<TimePoint> deadline_;
+  std::optional<TimePoint> open_again_at_;            // the endpoint, whose port is in use ...
+  std::optional<TimePoint> in_use_until_;             // ... by a process that may end until then
   std::string address_;                               // of the endpoint's host, where its name does not resolve
   std::optional<rendezvous::StartRound> held_start_;  // until that is known
   std::string standby_address_;                       // of this node, as membership saw it

@@ -122,9 +122,7 @@ void NodeCore::stop(int signal_number) {
   if (group_.is_idle() && (is_outside || is_last)) end_with(outcome::StoppedBySignal{signal_number});
 }
 
-bool NodeCore::may_leave(int signal_number) const {
-  return options_.leaves_when_stopped && !is_alone() && signal_number == SIGTERM;
-}
+bool NodeCore::may_leave(int signal_number) const { return leaves_if_warned() && signal_number == SIGTERM; }
 
 void NodeCore::take(const WarningSignalled& event) {
   if (finished_) return;
@@ -132,11 +130,13 @@ void NodeCore::take(const WarningSignalled& event) {
   warned_by_ = event.sender;
   out_.emplace_back(ForwardSignal{event.signal_number});
   step_workers({WarningSignal{event.signal_number}});
-  send(rendezvous::StopAsked{event.signal_number, true});
+  send(rendezvous::StopAsked{.signal_number = event.signal_number, .is_warning = true, .leaves = leaves_if_warned()});
 }
 
 void NodeCore::take(const SignalForwarded& event) {
-  print(warning_text(warning_, warned_by_, event.handlers, group_.can_stop_at_step()));
+  const bool can_stop = group_.can_stop_at_step();
+  print(warning_text(warning_, warned_by_, event.handlers, can_stop) +
+        (can_stop && leaves_if_warned() ? kLeavesIfItCan : ""));
 }
 
 void NodeCore::take(const SuspendSignalled&) {

@@ -40,7 +40,7 @@ struct NodeOptions {
   std::chrono::milliseconds signal_window{0};   // see WorkerGroupOptions
   std::chrono::milliseconds restart_window{0};  // 0: restarts count for the whole job
   std::string host_name;
-  bool leaves_when_stopped = false;  // at SIGTERM, if the job can go on without this node
+  bool leaves_when_stopped = false;  // at SIGTERM or a warning, if the job can go on without this node
 };
 
 class NodeCore {
@@ -303,6 +303,7 @@ class NodeCore {
   void send_if_any(std::optional<rendezvous::RoundEnded> report);
   void send(rendezvous::ToMembership message) { out_.emplace_back(Send{std::move(message)}); }
   bool may_leave(int signal_number) const;
+  bool leaves_if_warned() const { return options_.leaves_when_stopped && !is_alone(); }
   bool is_alone() const { return options_.nodes_max == 1; }
   bool is_of_round(std::uint32_t number) const { return number == start_.round.number; }
   rendezvous::FailureReport report_of(const WorkerFailure& failure) const;

@@ -22,7 +22,7 @@ constexpr std::size_t kReasonBytesMax = 200;
 
 std::string end_of_job(const FinishJob& verdict) {
   if (verdict.cause)
-    return failure_text(*verdict.cause, verdict.cause->host) + (verdict.is_cause_certain ? "" : " (not certain)");
+    return failure_text(*verdict.cause, verdict.cause->host) + rendezvous::certainty_text(verdict.is_cause_certain);
   if (verdict.what) return *verdict.what;
   if (verdict.exit_code == 0) return "all workers ended well";
   if (verdict.exit_code > 128) return "ddprun was stopped by " + rendezvous::signal_name(verdict.exit_code - 128);

@@ -187,6 +187,9 @@ LogEvent host_event(const HostCore::Ended& event) {
 }
 LogEvent host_event(const HostCore::OwnAgentSaid& event) { return log_event_of(event.message); }
 LogEvent host_event(const HostCore::GuardianSaid&) { return {"farewell"}; }
+LogEvent host_event(const HostCore::CallAnswered& event) {
+  return {"call_answered", LogFields().add("address", event.from.address).add("round", event.message.round)};
+}
 LogEvent host_event(const HostCore::OwnAgentFinished&) { return {"own_agent_finished"}; }
 
 LogLevel host_level(const Heard& event) { return level_of(event.message); }

@@ -72,6 +72,10 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     return true;
   }
 
+  void take_answer(const StopRound& message, const Elsewhere& from) {
+    if (!stopped_) step(HostCore::CallAnswered{message, from});
+  }
+
   const HostCore& core() const { return core_; }
 
   void finish(std::function<void()> done) {
@@ -253,6 +257,10 @@ void MembershipServer::finish(std::function<void()> done) { impl_->finish(std::m
 void MembershipServer::take_in(std::unique_ptr<Channel> channel, const std::string& address, Hello hello) {
   impl_->take_in(std::move(channel), address, std::move(hello));
 }
+void MembershipServer::take_answer(const StopRound& message, const Elsewhere& from) {
+  impl_->take_answer(message, from);
+}
+
 bool MembershipServer::take_farewell(const std::string& node_key) { return impl_->take_farewell(node_key); }
 const Membership& MembershipServer::membership() const { return impl_->core().membership(); }
 bool MembershipServer::is_over() const { return impl_->core().is_over(); }

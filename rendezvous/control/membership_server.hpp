@@ -49,6 +49,9 @@ class MembershipServer {
   // job.
   bool take_farewell(const std::string& node_key);
 
+  // What the call of this process's agent was answered, from there.
+  void take_answer(const StopRound& message, const Elsewhere& from);
+
   const Membership& membership() const;
 
   // Nobody is connected, and nobody takes part any more or may come again: there is nothing left of the job.

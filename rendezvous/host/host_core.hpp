@@ -40,8 +40,12 @@ class HostCore {
   struct GuardianSaid {  // that nothing of the job is left on its node
     std::string node_key;
   };
+  struct CallAnswered {  // the call of this process's agent, by who serves the job there
+    StopRound message;
+    Elsewhere from;
+  };
   struct OwnAgentFinished {};  // it wants nothing more
-  using Event = std::variant<Came, Heard, Ended, OwnAgentSaid, GuardianSaid, OwnAgentFinished>;
+  using Event = std::variant<Came, Heard, Ended, OwnAgentSaid, GuardianSaid, CallAnswered, OwnAgentFinished>;
 
   // Actions.
   struct Tell {
@@ -111,6 +115,7 @@ class HostCore {
   void take(Ended&& event, TimePoint now);
   void take(OwnAgentSaid&& event, TimePoint now);
   void take(GuardianSaid&& event, TimePoint now);
+  void take(CallAnswered&& event, TimePoint now);
   void take(OwnAgentFinished&& event, TimePoint now);
 
   // refused: the node whose refusal the lines of these actions are about.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/address.hpp"
+#include "base/connection_closed.hpp"
 
 namespace ddp::rendezvous {
 
@@ -72,9 +73,9 @@ awaitable<Connecting::Outcome> Connecting::Attempt::run() {
     auto connected = co_await connect(address);
     if (is_over) co_return Unreached();
     if (connected.error == 0) co_return co_await shake_hands(std::move(connected.socket), address);
-    const auto how = connected.error == ECONNREFUSED                                    ? How::refused
-                     : connected.error == ECONNRESET || connected.error == ECONNABORTED ? How::closed
-                                                                                        : How::silent;
+    const auto how = connected.error == ECONNREFUSED                 ? How::refused
+                     : base::says_connection_closed(connected.error) ? How::closed
+                                                                     : How::silent;
     unreached.how = std::min(unreached.how, how);
     unreached.why = std::string(std::strerror(connected.error)) + " (" + base::address_of(address).text() + ")";
   }

@@ -211,23 +211,36 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     return options;
   }
 
-  // Whatever comes back, or nothing: the next call is made all the same, in place of one that has not been answered. (A
+  // Whatever comes back, if it is not that the job goes on there, or nothing: the next call is made all the same, in
+  // place of one that has not been answered. (A
   // host that was down when that one began is asked again by its kernel after a second, then two, then four.)
   void perform(const Session::Call& action) {
     call_.reset();
     called_.reset();
-    const auto place = text_of({endpoint_.host, static_cast<std::uint16_t>(endpoint_.port + action.to.port)});
-    call_.emplace(
-        io_, addresses_, action.to, connecting(options_.heartbeat_timeout, place),
-        [this, hello = action.hello](Connecting::Outcome outcome) {
-          const auto self = shared_from_this();
-          call_.reset();
-          auto* reached = std::get_if<Reached>(&outcome);
-          if (reached == nullptr) return;
-          called_ = std::move(reached->channel);
-          called_->hand_over({{}, [](std::string_view) {}, [this](const Channel::Closed&) { called_.reset(); }});
-          called_->send(to_json(ToMembership(hello)));
-        });
+    const auto port = static_cast<std::uint16_t>(endpoint_.port + action.to.port);
+    const auto place = text_of({endpoint_.host, port});
+    call_.emplace(io_, addresses_, action.to, connecting(options_.heartbeat_timeout, place),
+                  [this, hello = action.hello, port](Connecting::Outcome outcome) {
+                    const auto self = shared_from_this();
+                    call_.reset();
+                    auto* reached = std::get_if<Reached>(&outcome);
+                    if (reached == nullptr) return;
+                    const Elsewhere from{reached->peer, port};
+                    called_ = std::move(reached->channel);
+                    called_->hand_over({{},
+                                        [this, from](std::string_view text) { take_answer(text, from); },
+                                        [this](const Channel::Closed&) { called_.reset(); }});
+                    called_->send(to_json(ToMembership(hello)));
+                  });
+  }
+
+  void take_answer(std::string_view text, const Elsewhere& from) {
+    try {
+      const auto known = to_agent_of(text, workers_);
+      const auto* stop = known ? std::get_if<StopRound>(&*known) : nullptr;
+      if (stop != nullptr && own_ != nullptr) own_->take_answer(*stop, from);
+    } catch (const Error&) {  // a stranger is there
+    }
   }
 
   void take(Reached reached) {

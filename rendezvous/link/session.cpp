@@ -16,7 +16,7 @@ constexpr milliseconds kConnectLimit = 5s;  // a host that is down answers nothi
 constexpr milliseconds kPortLimit = 1s;     // before it is known which port: others wait for their turn
 constexpr milliseconds kPauseFirst = 50ms;  // between attempts, growing
 constexpr milliseconds kPauseMax = 1s;
-// While a next host is looked for, it answers every agent of the job within about this time each second.
+// While a host is looked for, it answers every agent of the job within about this time each second.
 constexpr milliseconds kSearchPausePerNode = 2ms, kSearchPauseMin = 100ms;
 constexpr milliseconds kRefusalLimit = 10s;
 constexpr milliseconds kAllRefuseLimit = 30s;  // nodes of a Slurm step may be started one after another
@@ -261,8 +261,9 @@ void Session::pause(double jitter, TimePoint now) {
 
 Session::Milliseconds Session::refusal_limit() const { return std::min(kRefusalLimit, options_.join_timeout / 4); }
 
+// A daemon may have many jobs, whose agents all look for it.
 Session::Milliseconds Session::pause_max() const {
-  if (!is_host_lost_) return kPauseMax;
+  if (!held_ || !host_group_rank_) return kPauseMax;
   return std::clamp(kSearchPausePerNode * held_->group_world_size, kSearchPauseMin, kPauseMax);
 }
 

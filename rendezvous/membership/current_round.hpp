@@ -37,9 +37,10 @@ struct MemberChange {
 };
 
 struct CurrentRound {
-  std::optional<RoundId> id{};  // empty before the first round
-  int nodes = 0;                // that it began with
-  int nodes_stepped = 0;        // of these, all of whose workers have finished a step
+  std::optional<RoundId> id{};                          // empty before the first round
+  int nodes = 0;                                        // that it began with
+  int nodes_stepped = 0;                                // of these, all of whose workers have finished a step
+  std::optional<std::chrono::milliseconds> began_at{};  // job time; empty if another membership began it, or nobody yet
 
   std::vector<FailureReport> failures{};
   int stopped = 0;          // workers

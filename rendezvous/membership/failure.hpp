@@ -64,5 +64,7 @@ std::string signal_name(int signal_number);                         // "SIGKILL"
 std::string describe(const Ending& ending);                         // "was killed by SIGKILL"
 std::string describe_duration(std::chrono::milliseconds duration);  // "3.2 s", "12 min", "2 h 5 min"
 std::string describe_failure(const FailureReport& failure);         // "rank 1 was killed by SIGKILL after 3.2 s"
+// Follows the words for a failure that is taken for the cause.
+constexpr const char* certainty_text(bool is_certain) { return is_certain ? "" : " (not certain)"; }
 
 }  // namespace ddp::rendezvous

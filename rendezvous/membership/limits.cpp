@@ -54,16 +54,22 @@ void RestartBudget::note(Spent spent) {
   spent_.pop_front();
 }
 
-bool CrashLoop::end_round(const Progress& kept, bool has_failed) {
+bool CrashLoop::end_round(const Progress& kept, bool has_worker_failed) {
   is_told_ = is_told_ || kept.commits || kept.checkpoint_step;
   const bool has_newer_checkpoint = kept.checkpoint_step.value_or(0) > furthest_checkpoint_;
   if (has_newer_checkpoint) furthest_checkpoint_ = *kept.checkpoint_step;
   const bool is_further = kept.commits.value_or(0) > 0 || has_newer_checkpoint;
   if (is_further)
     failures_ = 0;
-  else if (has_failed && is_told_)
+  else if (has_worker_failed && is_told_)
     ++failures_;
   return is_further;
+}
+
+void RestartPause::end_round(AtOnce what) {
+  if (what == AtOnce::no) *this = {};
+  if (what == AtOnce::worker_failed || (what == AtOnce::node_lost && was_node_lost_)) ++failures_;
+  was_node_lost_ = was_node_lost_ || what == AtOnce::node_lost;
 }
 
 std::chrono::milliseconds RestartPause::length() const {

@@ -49,12 +49,13 @@ class RestartBudget {
 };
 
 // Tells a job that fails now and then from one that fails again and again without having kept anything in between. It
-// knows of no job whose workers do not tell what they keep.
+// knows of no job whose workers do not tell what they keep. A round in which a node was lost does not count: that is a
+// fault of the network or of a host, and says nothing of the program.
 class CrashLoop {
  public:
   // What the workers of a round that is over have kept. Returns whether they have come further by it: by any commit,
   // which goes on from the last one, or a checkpoint of a step beyond all before.
-  bool end_round(const Progress& kept, bool has_failed);
+  bool end_round(const Progress& kept, bool has_worker_failed);
 
   bool is_one() const { return failures_ >= kFailures; }
 
@@ -66,18 +67,22 @@ class CrashLoop {
   int failures_ = 0;
 };
 
-// The pause before the next round where rounds fail at once, so that a missing module does not burn all restarts within
-// a second: 0.1 s after the first such round, twice as long after each further one, and 10 s at most.
+// The pause before the next round where rounds end at once, so that a missing module, or a node that comes and goes,
+// does not burn all restarts within a second: 0.1 s after the first such round, twice as long after each further one,
+// and 10 s at most. The first loss of a node has no pause: mostly the node is replaced once, and training waits.
 class RestartPause {
  public:
-  void end_round(bool has_failed_at_once) { failures_ = has_failed_at_once ? failures_ + 1 : 0; }
-  int failures() const { return failures_; }  // rounds in a row that failed at once
+  enum class AtOnce { no, node_lost, worker_failed };  // what ended the round at once
+
+  void end_round(AtOnce what);
+  int failures() const { return failures_; }  // rounds in a row that ended at once
   std::chrono::milliseconds length() const;   // 0: the next round need not wait
 
   static constexpr std::chrono::seconds kAtOnce{10};  // since the start of the round
 
  private:
   int failures_ = 0;
+  bool was_node_lost_ = false;  // in one of these rounds
 };
 
 // A host that ends round after round is left out for a while.

@@ -204,6 +204,12 @@ Membership::Aside Membership::aside_for(const Hello& other) const {
   return began_earlier ? Aside::gives_up_round : Aside::no;
 }
 
+bool Membership::has_gone_on_without(const Hello& host) const {
+  const bool has_round = phase_ != Phase::finished && phase_ != Phase::opening_store && rounds_begun_ > 0;
+  return has_round && host.held && admission().is_possible(host) && recovery_.proves_any_round(*host.held) &&
+         host.held->round < last_round();
+}
+
 // The endpoint leads to the port at which this node serves the job by now.
 bool Membership::is_own_call(const Hello& other) const {
   const auto is_own = [&](const auto& entry) {

@@ -13,9 +13,9 @@
 //
 // If the job is told to stop, all its workers stop at one step if they can (stop_agreement.hpp). If a node can't, or
 // does not answer at once, the signal stops all of them. A warning begins the same, but waits, and stops nobody by a
-// signal. Where enough others are left, a node that is told to stop may leave instead: the round ends as for a stop,
-// but the next one begins without that node. If the host itself leaves, it says so to the others, and the next host
-// goes on.
+// signal. Where enough others are left, a node that is told to stop, or warned, may leave instead: the round ends as
+// for a stop or warning, but the next one begins without that node. If the host itself leaves, it says so to the
+// others, and the next host goes on.
 //
 // Membership is soft state. A node whose connection broke comes again with its key and is told again what it has not
 // answered. Where membership begins anew, after its own process was lost, nodes come that still have a round. What they
@@ -144,6 +144,8 @@ class Membership {
   // if it has gone on; and, if the job has a token, the round of a job that they have begun once more, later than it.
   enum class Aside { no, joins, gives_up_round };
   Aside aside_for(const Hello& other) const;
+  // A newer round than that of this host has begun here, and the host was in a round here: the job goes on here.
+  bool has_gone_on_without(const Hello& host) const;
   [[nodiscard]] Actions give_up_round();  // tells the nodes
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
   // Of the job, as far as this node can tell.
@@ -251,6 +253,9 @@ class Membership {
   bool may_leave(NodeId id) const;
   std::optional<NodeId> next_host() const;
   void let_leave(NodeId id, const JobStop& stop, TimePoint now);
+  void let_warned_leave(TimePoint now);
+  void warn_in_leave(NodeId from, TimePoint now);
+  void note_leave(const std::string& why, TimePoint now);
   void end_leave(TimePoint now);
   void hand_on_job(const std::string& why, const std::vector<int>& gone);
   void tell_of_stop(NodeId id, const Node& node);

@@ -249,7 +249,7 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
 // may_reseat: its round is of this job, so that the newest state is the right one whoever has it.
 void Membership::end_older_round(NodeId id, std::uint32_t round, bool may_reseat) {
   nodes_.set_older_round(id, round);
-  send(id, StopRound{round, SIGTERM, false, may_reseat && !job_stop(), kWentOnWithoutThisNode, {}, true});
+  send(id, went_on_without(round, may_reseat && !job_stop()));
 }
 
 // Whoever else is left has no restart either for the wait for another node.

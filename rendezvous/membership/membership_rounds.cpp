@@ -80,7 +80,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
     auto& node = nodes_.at(id);
     node.part->has_ended = false;
     if (node.first_round < 0) node.first_round = round_.number();
-    if (node.stop.was_warned) stops_.warn();
+    if (node.stop.warning != 0) stops_.warn();
   }
   StartRound start;
   start.round = last_round();
@@ -101,6 +101,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   });
   quorum_.begin(ranks);
   round_.nodes = static_cast<int>(all.size());
+  round_.began_at = job_time(now);
   book_.begun(round_.id->number, start.why.value_or(""), round_.nodes, world_size_, now);
   call_newcomers(now);  // those that came meanwhile
 }
@@ -226,7 +227,7 @@ void Membership::hear(NodeId from, const RoundEnded& message, TimePoint now) {
     stop_round(SIGTERM, false, describe_failure(own_failure(node, nodes_, message.failures.front())), now);
   }
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
-    if (job_stop() || stops_.leave_ends()) return give_up_agreement(now);
+    if (job_stop() || stops_.is_leave_urgent()) return give_up_agreement(now);
     // Its agent had lost touch: the others would wait for its part of the round.
     note_loss(out_of_touch_text(node.hello.host_name), now, now);
     stop_round(SIGTERM, false, round_.loss->what, now);

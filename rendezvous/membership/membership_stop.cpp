@@ -5,9 +5,11 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/membership/membership_words.hpp"
+#include "rendezvous/membership/outcome.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -31,7 +33,12 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
     print(spare_leaves_text(why));
     return stop_spare(from, message.signal_number, now);
   }
-  if (nodes_.is_leaving(from) && message.leaves && !job_stop()) return;
+  if (nodes_.is_leaving(from) && message.leaves && !job_stop()) {
+    if (stops_.is_leave_urgent()) return;
+    stops_.leave(true, now);  // it was warned before
+    if (phase_ == Phase::running) ask_for_a_step(now);
+    return;
+  }
   if (message.leaves && may_leave(from)) return let_leave(from, stop, now);
   const bool is_new = !job_stop();
   const auto next = stops_.ask(node.stop, stop, message.is_second, now);
@@ -53,13 +60,29 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
   end_round_if_all_have(now);
 }
 
-// The scheduler will stop the job later. A spare has nothing to prepare for that, until it takes part.
+// The scheduler will stop the job, or the node, later. A spare has nothing to prepare for that, until it takes part.
 void Membership::take_warning(NodeId from, const StopAsked& message, TimePoint now) {
   auto& node = nodes_.at(from);
-  node.stop.was_warned = true;
-  if (job_stop() || !node.is_member() || !stops_.warn()) return;
-  print(warned_text(message.signal_number, node.hello.host_name));
+  node.stop.warning = message.signal_number;
+  node.stop.leaves_if_warned = message.leaves;
+  if (job_stop() || !node.is_member() || nodes_.is_leaving(from)) return;
+  if (stops_.leave_ends()) return warn_in_leave(from, now);
+  if (!stops_.warn()) return;
+  print(warned_text(message.signal_number, node.hello.host_name, message.leaves && may_leave(from)));
   if (phase_ == Phase::running) ask_for_a_step(now);
+}
+
+// It leaves with the others. If too few would be left, all of them were warned, so the warning is one to the job.
+void Membership::warn_in_leave(NodeId from, TimePoint now) {
+  if (nodes_.at(from).stop.leaves_if_warned && may_leave(from)) return nodes_.begin_leaving(from);
+  stops_.warn();
+  if (stops_.is_leave_urgent()) return;
+  for (const auto id : std::set(nodes_.leaving())) nodes_.end_leaving(id);
+  stops_.end_leave();
+  round_.change.reset();
+  if (phase_ != Phase::gathering) return;
+  auto verdict = verdict_of_round({round_, job_stop(), false, world_size_, options_.restarts_max});
+  if (verdict.exit_code == kStoppedAtStep) finish(std::move(verdict), now);
 }
 
 // A scheduler's signal may end workers before membership hears of it from any ddprun; where it is a warning, workers
@@ -119,17 +142,42 @@ std::optional<NodeId> Membership::next_host() const {
 // are told, too.
 void Membership::let_leave(NodeId id, const JobStop& stop, TimePoint now) {
   nodes_.begin_leaving(id);
-  stops_.leave(now);
+  stops_.leave(true, now);
   const auto why = leaves_text(stop.why());
   print(why);
-  const bool is_in_round = phase_ != Phase::gathering && nodes_.at(id).is_member();
-  if (is_in_round && !round_.change)
-    round_.change = {why, std::max(std::chrono::milliseconds(0), job_time(now) - kFailsBefore)};
+  if (phase_ != Phase::gathering && nodes_.at(id).is_member()) note_leave(why, now);
   if (phase_ == Phase::gathering) return gather(now);
   if (phase_ == Phase::opening_store) return begin_next_round(now);
   if (phase_ != Phase::running) return;
   round_.end_happened = now;
   ask_for_a_step(now);
+}
+
+void Membership::note_leave(const std::string& why, TimePoint now) {
+  if (!round_.change) round_.change = {why, std::max(std::chrono::milliseconds(0), job_time(now) - kFailsBefore)};
+}
+
+// The round has agreed on a step, so all workers take part: the nodes that were warned leave at that step. If too few
+// would be left, or one of them does not want to leave, the warning is one to the job.
+void Membership::let_warned_leave(TimePoint now) {
+  if (job_stop() || !stops_.is_warned()) return;
+  std::vector<NodeId> warned;
+  for (const auto& [id, node] : nodes_)
+    if (node.is_member() && node.stop.warning != 0 && !nodes_.is_leaving(id)) warned.push_back(id);
+  if (warned.empty()) return;
+  for (const auto id : warned) {
+    if (nodes_.at(id).stop.leaves_if_warned && may_leave(id)) {
+      nodes_.begin_leaving(id);
+      continue;
+    }
+    for (const auto stays : warned) nodes_.end_leaving(stays);
+    return;
+  }
+  stops_.forget_warning();
+  stops_.leave(false, now);
+  const auto& first = nodes_.at(warned.front());
+  const JobStop warning{JobStop::Source::ddprun, first.stop.warning, first.hello.host_name, warned.front()};
+  note_leave(leaves_text(warning.why()), now);
 }
 
 // Nobody else is told to stop any more.
@@ -179,7 +227,7 @@ void Membership::hand_on_job(const std::string& why, const std::vector<int>& gon
 // all.
 void Membership::ask_for_a_step(TimePoint now) {
   if (recovery_.awaits_anyone() || guardian_awaited_until_) return;
-  const bool is_urgent = job_stop() || stops_.leave_ends();
+  const bool is_urgent = job_stop() || stops_.is_leave_urgent();
   follow(round_.agreement.ask(nodes_.running_group_ranks(), is_urgent, now), now);
 }
 
@@ -191,7 +239,8 @@ void Membership::hear(NodeId from, const StopReady& message, TimePoint now) {
 void Membership::follow(StopAgreement::Next next, TimePoint now) {
   if (next == StopAgreement::Next::wait) return;
   if (next == StopAgreement::Next::give_up) return give_up_agreement(now);
-  if ((job_stop() || stops_.leave_ends()) && round_.agreement.call())
+  if (round_.agreement.call()) let_warned_leave(now);
+  if ((job_stop() || stops_.is_leave_urgent()) && round_.agreement.call())
     round_.agreement.wait_until(now + nodes_.longest_grace() + kReportMargin);
   for (const auto& [id, node] : nodes_)
     if (node.runs()) tell_of_stop(id, node);
@@ -200,7 +249,7 @@ void Membership::follow(StopAgreement::Next next, TimePoint now) {
 // As far as it has come; also on another connection.
 void Membership::tell_of_stop(NodeId id, const Node& node) {
   const auto round = static_cast<std::uint32_t>(round_.number());
-  const bool is_for_leaving = !job_stop() && stops_.leave_ends();
+  const bool is_for_leaving = !job_stop() && stops_.is_leave_urgent();
   const int signal_number = is_for_leaving ? SIGTERM : stops_.signal_number();
   if (auto message = round_.agreement.message_for(*node.group_rank, round, signal_number))
     std::visit([&](auto& what) { send(id, std::move(what)); }, *message);
@@ -208,7 +257,7 @@ void Membership::tell_of_stop(NodeId id, const Node& node) {
 
 // After a warning all go on: workers wait for a decision a little longer than this membership for answers.
 void Membership::give_up_agreement(TimePoint now) {
-  if (!job_stop() && stops_.leave_ends()) {
+  if (!job_stop() && stops_.is_leave_urgent()) {
     stop_round(SIGTERM, false, round_.change ? std::optional(round_.change->who) : std::nullopt, now);
     return end_round_if_all_have(now);
   }
@@ -224,7 +273,7 @@ void Membership::give_up_agreement(TimePoint now) {
 void Membership::forget_stop_at_step() {
   stops_.forget_warning();
   round_.agreement.give_up();
-  for (auto& [id, node] : nodes_) node.stop.was_warned = false;
+  for (auto& [id, node] : nodes_) node.stop.warning = 0;
 }
 
 }  // namespace ddp::rendezvous

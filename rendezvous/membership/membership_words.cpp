@@ -1,5 +1,6 @@
 #include "rendezvous/membership/membership_words.hpp"
 
+#include <csignal>
 #include <cstddef>
 
 #include "rendezvous/membership/limits.hpp"
@@ -102,7 +103,7 @@ std::string next_round_begins_text(const std::string& newcomers, std::chrono::mi
 std::string pause_text(const std::string& reason, std::chrono::milliseconds length, int failures) {
   return reason + "; the next round begins in " + describe_duration(length) + ": " +
          (failures == 1 ? "the last one" : "the last " + std::to_string(failures)) +
-         " failed within 10 s of the start, before a first step";
+         " ended within 10 s of the start, before a first step";
 }
 
 // --- a round that another membership began
@@ -183,11 +184,15 @@ std::string out_of_touch_text(const std::string& host) {
 }
 
 std::string failure_reason_text(const FailureReport& failure, bool is_certain) {
-  return describe_failure(failure) + (is_certain ? "" : " (not certain)") +
+  return describe_failure(failure) + certainty_text(is_certain) +
          (failure.says_why() ? " (" + failure.message + ")" : "");
 }
 
 // --- stops
+
+StopRound went_on_without(std::uint32_t round, bool may_reseat) {
+  return {round, SIGTERM, false, may_reseat, kWentOnWithoutThisNode, {}, true};
+}
 
 std::string spare_leaves_text(const std::string& why) { return why + ", which was a spare: it leaves"; }
 
@@ -199,8 +204,9 @@ std::string stopped_by_text(const std::string& why, bool is_before_first_round) 
 
 std::string leaves_text(const std::string& why) { return why + ", which leaves the job"; }
 
-std::string warned_text(int signal_number, const std::string& host) {
-  return signal_name(signal_number) + " to ddprun on host " + host + ": the job is to stop at its next step";
+std::string warned_text(int signal_number, const std::string& host, bool leaves) {
+  return signal_name(signal_number) + " to ddprun on host " + host + ": " +
+         (leaves ? "this node leaves the job" : "the job is to stop") + " at its next step";
 }
 
 // --- refusals

@@ -44,6 +44,7 @@ std::string did_not_come_text(const std::optional<Loss>& loss, const std::string
                               std::chrono::milliseconds limit);
 constexpr const char* kBegunElsewhere = "another membership began it";
 constexpr const char* kWentOnWithoutThisNode = "the other nodes have gone on without this one";
+StopRound went_on_without(std::uint32_t round, bool may_reseat);
 
 // --- too few nodes are here to go on
 
@@ -66,7 +67,7 @@ std::string leaves_text(const std::string& why);
 constexpr const char* kNodesLeave = "nodes leave the job";
 std::string second_stop_text(const std::string& why);
 std::string stopped_by_text(const std::string& why, bool is_before_first_round);
-std::string warned_text(int signal_number, const std::string& host);
+std::string warned_text(int signal_number, const std::string& host, bool leaves);
 constexpr const char* kNoAgreement = "the nodes did not agree on a step to stop at; the warning is passed over";
 
 // --- refusals: what and what to try; the caller says what follows

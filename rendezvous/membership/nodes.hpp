@@ -102,6 +102,7 @@ class Nodes {
   // --- nodes that leave the job, when the round is over
 
   void begin_leaving(NodeId id) { leaving_.insert(id); }
+  void end_leaving(NodeId id) { leaving_.erase(id); }  // it stays
   bool is_leaving(NodeId id) const { return leaving_.count(id) != 0; }
   const std::set<NodeId>& leaving() const { return leaving_; }
 

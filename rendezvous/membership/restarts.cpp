@@ -14,13 +14,20 @@ bool is_last(const CurrentRound& round) {
 }
 
 // Before its workers came any further. A kill by a person may not repeat itself.
-bool has_failed_at_once(const Restarts::RoundEnd& end) {
-  const auto* cause = cause_of(end.round);
-  return end.has_begun && !end.is_change_of_members && cause != nullptr && cause->after < RestartPause::kAtOnce &&
-         end.round.nodes_stepped == 0 && !end.round.kept.commits.value_or(0) &&
-         !end.round.kept.checkpoint_step.value_or(0) &&
-         !(cause->ending.kind == Ending::Kind::killed && cause->ending.value == SIGKILL &&
-           cause->ending.out_of_memory != true);
+RestartPause::AtOnce at_once(const Restarts::RoundEnd& end) {
+  using AtOnce = RestartPause::AtOnce;
+  const auto& round = end.round;
+  const bool has_come_further =
+      round.nodes_stepped != 0 || round.kept.commits.value_or(0) || round.kept.checkpoint_step.value_or(0);
+  if (end.is_change_of_members || has_come_further) return AtOnce::no;
+  const bool is_loss_at_once = round.began_at ? round.loss && round.loss->at - *round.began_at < RestartPause::kAtOnce
+                                              : round.loss && !end.has_begun;
+  if (is_loss_at_once) return AtOnce::node_lost;
+  const auto* cause = cause_of(round);
+  const bool is_failure = end.has_begun && cause != nullptr && cause->after < RestartPause::kAtOnce &&
+                          !(cause->ending.kind == Ending::Kind::killed && cause->ending.value == SIGKILL &&
+                            cause->ending.out_of_memory != true);
+  return is_failure ? AtOnce::worker_failed : AtOnce::no;
 }
 
 }  // namespace
@@ -34,7 +41,8 @@ bool Restarts::may_follow(const CurrentRound& round, bool are_enough_left, TimeP
 bool Restarts::end(const RoundEnd& end, TimePoint now) {
   const auto& round = end.round;
   const bool has_failed = round.loss || cause_of(round) != nullptr;
-  if (crash_loop_.end_round(round.kept, has_failed && !end.is_change_of_members && end.has_begun)) budget_.refill();
+  const bool has_worker_failed = has_failed && !round.loss && !end.is_change_of_members && end.has_begun;
+  if (crash_loop_.end_round(round.kept, has_worker_failed)) budget_.refill();
   if (is_last(round)) return false;
   return end.is_change_of_members || (has_failed && budget_.is_left(now));
 }
@@ -47,7 +55,7 @@ void Restarts::go_on(const RoundEnd& end, TimePoint now) {
   else
     reasons_.unstarted = why_ended(round, is_change);
   if (!is_change) budget_.spend(now);
-  pause_.end_round(has_failed_at_once(end));
+  pause_.end_round(at_once(end));
   if (const auto place = place_to_blame(round, is_change)) cool_down_.blame(*place, now);
 }
 

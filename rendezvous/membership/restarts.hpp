@@ -1,8 +1,8 @@
 // Whether another round follows a round that has ended, and what the job pays for it.
 //
-// A failure costs one restart of the budget, a change of members costs none. Rounds that fail one after the other, and
-// whose workers keep nothing, end the job even if restarts are left. A host that ends round after round is left out of
-// the next ones for a while, and after rounds that fail at once the next one waits.
+// A failure costs one restart of the budget, a change of members costs none. Rounds whose workers fail one after the
+// other and keep nothing end the job even if restarts are left. A host that ends round after round is left out of the
+// next ones for a while, and after rounds that fail, or lose a node, at once the next one waits.
 //
 // Pure.
 #pragma once

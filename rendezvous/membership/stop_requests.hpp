@@ -3,7 +3,8 @@
 // A scheduler tells each of several nodes once. A person tells one node twice: whatever still runs is then killed.
 //
 // Nodes of which the job has enough may leave it instead. Those that are told within kLeaveWindow leave together: if
-// all are told, the job is to stop. The next round waits for that.
+// all are told, the job is to stop. The next round waits for that. A warned node leaves at an agreed step, without a
+// grace, and its window begins when the step is agreed.
 //
 // A scheduler also signals every process of a job at about the same time. If workers of a node die of that, the node
 // says so when its round ends. This stops the job too, even if no ddprun has asked for it yet.
@@ -30,7 +31,8 @@ constexpr std::chrono::milliseconds kLeaveWindow{2'000};
 struct NodeStop {
   std::optional<TimePoint> asked{};  // first
   int signal_number = 0;             // of a spare
-  bool was_warned = false;           // that it will be told to stop
+  int warning = 0;                   // the signal that warned it of a stop; 0: none
+  bool leaves_if_warned = false;     // it wants to leave the job at the step that the warning leads to
   bool says_again = false;           // after a broken connection: its next request is no second one
 };
 
@@ -45,12 +47,17 @@ class StopRequests {
   const std::optional<JobStop>& stop() const { return stop_; }
   int signal_number() const { return stop_ ? stop_->signal_number : 0; }  // 0: there was no more than a warning
 
-  // A node leaves.
-  void leave(TimePoint now) {
+  // A node leaves. is_urgent: it was told to, not only warned.
+  void leave(bool is_urgent, TimePoint now) {
     if (!leave_ends_) leave_ends_ = now + kLeaveWindow;
+    is_leave_urgent_ = is_leave_urgent_ || is_urgent;
   }
   const std::optional<TimePoint>& leave_ends() const { return leave_ends_; }  // empty: nobody leaves
-  void end_leave() { leave_ends_.reset(); }
+  bool is_leave_urgent() const { return is_leave_urgent_; }                   // a grace has begun
+  void end_leave() {
+    leave_ends_.reset();
+    is_leave_urgent_ = false;
+  }
 
   // At those job times. Only of a stop.
   void round_stopped(std::chrono::milliseconds when) { stop_->round_stopped_at = when; }
@@ -65,6 +72,7 @@ class StopRequests {
   std::optional<JobStop> stop_;
   bool is_warned_ = false;
   std::optional<TimePoint> leave_ends_;
+  bool is_leave_urgent_ = false;
 };
 
 }  // namespace ddp::rendezvous

@@ -139,7 +139,9 @@ Bound bind_as_told(const PortOptions& options) {
     bound = bind_in_range(addresses, options.first, options.last);
   }
   if (bound.sockets.empty()) {
-    throw Error("can't listen on " + where_text(bound.address, options) + ": " + std::strerror(bound.error));
+    const auto what = "can't listen on " + where_text(bound.address, options) + ": " + std::strerror(bound.error);
+    if (bound.error == EADDRINUSE) throw PortsInUse(what);
+    throw Error(what);
   }
   return bound;
 }

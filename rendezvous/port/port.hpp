@@ -21,6 +21,7 @@
 #include "base/descriptor_room.hpp"
 #include "base/unique_fd.hpp"
 #include "base/warning.hpp"
+#include "ddp/error.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -50,10 +51,15 @@ struct PortOptions {
   base::Warn warn{};  // hears of each client that is turned away; must not call the port
 };
 
+// Each port of the range is in use.
+struct PortsInUse : Error {
+  using Error::Error;
+};
+
 class Port {
  public:
-  // Binds and listens. Throws Error with addresses, ports and the reason; InvalidArgument for a malformed address or a
-  // range that ends before it begins.
+  // Binds and listens. Throws Error with addresses, ports and the reason, PortsInUse if that is the reason, and
+  // InvalidArgument for a malformed address or a range that ends before it begins.
   Port(boost::asio::io_context& io, PortOptions options, Handlers handlers);
   ~Port();  // stop()
   Port(const Port&) = delete;

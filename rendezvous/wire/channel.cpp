@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/address.hpp"
+#include "base/connection_closed.hpp"
 #include "rendezvous/security/stream.hpp"
 #include "rendezvous/security/tls.hpp"
 
@@ -93,9 +94,8 @@ Channel::Closed reason_of(error_code error) {
   if (error == beast::error::timeout) return {kSilent};
   if (error == websocket::error::closed || error == asio::error::eof) return {"it closed the connection", true};
   if (error == websocket::error::message_too_big) return {"it sent a message that is too long"};
-  const bool has_ended = error == asio::error::connection_reset || error == asio::error::broken_pipe ||
-                         error == asio::error::connection_aborted;  // by this host's kernel: `ss --kill`
-  return {error.message(), has_ended};
+  const bool is_of_system = error.category() == boost::system::system_category();
+  return {error.message(), is_of_system && base::says_connection_closed(error.value())};
 }
 
 }  // namespace

@@ -428,6 +428,20 @@ TEST(DdprunNodes, ATakenMasterPortIsTold) {
                                HasSubstr("pid " + std::to_string(::getpid()) + " (")));
 }
 
+TEST(DdprunNodes, EndpointsPortThatIsFreedIsServed) {
+  std::uint16_t port = 0;
+  auto holder = bound_socket(0, port);
+  ASSERT_EQ(::listen(holder.get(), 8), 0);
+  const timeval patience{kPatience.count(), 0};
+  ::setsockopt(holder.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  Job job(node(elastic("1:2", std::to_string(port)), kShow));
+  base::UniqueFd client(::accept(holder.get(), nullptr, nullptr));  // it has found the port in use
+  holder.reset();
+  client.reset();
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("node 0 of 1 rank 0 of 2"));
+}
+
 TEST(DdprunNodes, MissingNodesAreCountedAndNamed) {
   const auto port = free_port();
   const std::vector<std::string> conf{"--rdzv-conf=timeout=8"};

@@ -217,6 +217,28 @@ TEST_F(DdprunStop, AWarningStopsWorkersOfLibddpAtOneStep) {
   EXPECT_EQ(steps_of(job).size(), 3u);
 }
 
+TEST_F(DdprunStop, AWarnedNodeOfAnElasticJobLeavesAtOneStep) {
+  const auto port = free_port();
+  const auto start = [&](int rank) {
+    auto arguments = elastic_node("1:2", rank, port, 2);
+    arguments.insert(arguments.end(), {"--forward-signals=SIGUSR1", built("should_stop_worker")});
+    return arguments;
+  };
+  Job zero(start(0)), one(start(1));
+  ASSERT_TRUE(zero.prints("up round=0", 2)) << zero.err();
+  ASSERT_TRUE(one.prints("up round=0", 2)) << one.err();
+  one.kill(SIGUSR1);
+  EXPECT_EQ(one.wait(), 143) << one.err();
+  ASSERT_TRUE(zero.prints("up round=1", 2)) << zero.err();
+  auto steps = steps_of(zero);
+  steps.merge(steps_of(one));
+  ASSERT_EQ(steps.size(), 4u) << zero.out() << one.out();
+  EXPECT_EQ(*steps.begin(), *steps.rbegin());
+  EXPECT_THAT(one.err(), HasSubstr("the job goes on if enough other nodes are left"));
+  zero.kill(SIGUSR1);
+  EXPECT_EQ(zero.wait(), 75) << "too few would be left: " << zero.err();
+}
+
 TEST_F(DdprunStop, TheReportTellsOfEveryRound) {
   Job job(workers(2, {"--report=" + path("report.json"), "--rdzv-id=bert", "--max-restarts=1"}, {"seats", "die=1"}));
   ASSERT_TRUE(job.prints("up round=0", 2));

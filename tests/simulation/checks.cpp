@@ -42,7 +42,7 @@ void Checks::is_told(const void* teller, const Node& node, const ToAgent& messag
     last_told_[teller] = start->round;
     begins_to_be_told(node, *start);
   }
-  if (const auto* finish = std::get_if<FinishJob>(&message)) {
+  if (const auto* finish = std::get_if<FinishJob>(&message); finish != nullptr && !finish->has_left) {
     const auto last = last_told_.find(teller);  // not there where another membership began it
     if (finish->exit_code == kStoppedAtStep && last != last_told_.end()) check_that_all_ended_well(last->second);
     auto content = *finish;

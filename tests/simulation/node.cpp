@@ -342,15 +342,31 @@ void Node::perform(const Session::Serve& action) {
 }
 
 void Node::perform(const Session::Call& action) {
+  hang_up_call();
   if (!is_name_known()) return;
-  world_.network->connect(process_, world_.endpoint_host(), kEndpointPort + action.to.port, kCallLimit,
-                          [this, hello = action.hello](Network::Attempt, Channel* channel) mutable {
-                            if (channel == nullptr) return;
-                            hello.node_key = key();  // zeros are the key of the first node here
-                            world_.trace("   ", name(), " calls at the endpoint");
-                            channel->send(ToMembership(hello));
-                            channel->close();
-                          });
+  const int host = world_.endpoint_host(), port = kEndpointPort + action.to.port;
+  world_.network->connect(
+      process_, host, port, kCallLimit,
+      [this, hello = action.hello, host, port](Network::Attempt, Channel* channel) mutable {
+        if (channel == nullptr) return;
+        hang_up_call();
+        called_ = channel;
+        channel->listen({[this, host, port](const Message& message) {
+                           const auto* stop = std::get_if<StopRound>(&std::get<ToAgent>(message));
+                           const Elsewhere there{world_.address_of(host), static_cast<std::uint16_t>(port)};
+                           if (stop != nullptr && server_) server_->take_answer({*stop, there});
+                         },
+                         [this, channel](const Closed&) {
+                           if (called_ == channel) called_ = nullptr;
+                         }});
+        hello.node_key = key();  // zeros are the key of the first node here
+        world_.trace("   ", name(), " calls at the endpoint");
+        channel->send(ToMembership(hello));
+      });
+}
+
+void Node::hang_up_call() {
+  if (called_ != nullptr) std::exchange(called_, nullptr)->close();
 }
 
 void Node::perform(const Session::StopOrphans& action) {
@@ -433,9 +449,9 @@ void Node::perform(const MeetingCore::Lose& action) {
 }
 
 void Node::perform(const MeetingCore::OpenEndpoint&) {
-  begin_session_anew();
   if (world_.network->is_taken(host(), world_.endpoint_port(), process_))
-    return meet(MeetingCore::EndpointTaken{"the port is taken", ""});
+    return meet(MeetingCore::EndpointTaken{"the port is taken", "", true});
+  begin_session_anew();
   world_.network->listen(process_, world_.endpoint_port(), [this](Channel& channel) { visit(channel); });
   meet(MeetingCore::EndpointOpened{});
 }

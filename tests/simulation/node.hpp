@@ -77,6 +77,7 @@ class Node {
   void perform(const rendezvous::Session::HandOn& action);
   void perform(const rendezvous::Session::Serve& action);
   void perform(const rendezvous::Session::Call& action);
+  void hang_up_call();
   void perform(const rendezvous::Session::StopOrphans& action);
   void perform(const rendezvous::Session::GiveUp& action);
   void say(const rendezvous::ToMembership& message);
@@ -163,6 +164,7 @@ class Node {
   std::unique_ptr<Server> server_;
   std::vector<std::unique_ptr<Server>> former_servers_;
   Channel* channel_ = nullptr;
+  Channel* called_ = nullptr;      // of the last call
   std::deque<Channel*> given_up_;  // their sockets are open, as far as this side goes
   std::uint64_t attempts_ = 0, look_ups_ = 0;
   TimePoint name_known_at_{};

@@ -70,6 +70,10 @@ bool Server::take_farewell(const std::string& node_key) {
   return true;
 }
 
+void Server::take_answer(const HostCore::CallAnswered& answer) {
+  if (!is_stopped_) step(answer);
+}
+
 void Server::lose(NodeId id, const Closed& how) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;

@@ -30,8 +30,9 @@ class Server {
   void send(const rendezvous::ToMembership& message);  // of the own node
   void take_in(Channel& channel, const rendezvous::Hello& hello);
   bool take_farewell(const std::string& node_key);
-  void finish(std::function<void()> done);  // the own agent wants nothing more
-  void stop();                              // nothing is said, nothing is heard any more
+  void take_answer(const rendezvous::HostCore::CallAnswered& answer);  // to a call of the own node
+  void finish(std::function<void()> done);                             // the own agent wants nothing more
+  void stop();                                                         // nothing is said, nothing is heard any more
 
   const rendezvous::Membership& membership() const { return core_.membership(); }
   bool is_over() const { return core_.is_over(); }

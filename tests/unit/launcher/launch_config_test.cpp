@@ -185,6 +185,7 @@ TEST_F(LaunchConfigs, WorkersThatShareOneCoreAreToldOf) {
 TEST_F(LaunchConfigs, AnOptionBehindTheProgramIsPointedOut) {
   EXPECT_THAT(parse({"--nproc-per-node=1", "train.py", "--lr=1", "--nproc_per_node=2"}).notices,
               ElementsAre(HasSubstr("--nproc_per_node=2 goes to train.py")));
+  files["./python"] = FileKind::executable;
   EXPECT_THAT(
       parse({"--nproc-per-node=1", "--no-python", "python", "train.py", "--nnodes=2"}).notices,
       ElementsAre(AllOf(HasSubstr("--nnodes=2 goes to train.py"), HasSubstr("`ddprun --nnodes=2 ... python`"))));

@@ -87,6 +87,58 @@ TEST_F(Meet, WhereAnotherHasTheEndpointsPortThisNodeIsLost) {
   EXPECT_FALSE(core->serves());
 }
 
+TEST_F(Meet, EndpointsPortInUseIsOpenedAgainForASecond) {
+  const MeetingCore::EndpointTaken in_use{"port 29400 is in use", "another port", true};
+  begin(options(true), "O");
+  EXPECT_EQ(step(in_use), "");
+  for (int i = 1; i < 10; ++i) {
+    EXPECT_EQ(tick_at(99ms), "");
+    EXPECT_EQ(tick_at(1ms), "O");
+    EXPECT_EQ(step(in_use), "") << i;
+  }
+  const MeetingCore other = *core;
+  EXPECT_EQ(tick_at(100ms), "O");
+  EXPECT_EQ(step(in_use), "X") << "the second is over";
+  EXPECT_FALSE(core->next_deadline());
+
+  core.emplace(other);
+  EXPECT_EQ(tick_at(0ms), "O");
+  EXPECT_EQ(step(MeetingCore::EndpointOpened{}), "H") << "whatever had the port has ended";
+  EXPECT_FALSE(core->next_deadline());
+}
+
+TEST_F(Meet, NodeJoinsWhileItOpensAPortInUseAgain) {
+  const MeetingCore::EndpointTaken in_use{"", "", true};
+  begin(options({}), "L");
+  EXPECT_EQ(looked_up({"10.0.0.2"}), "O");
+  EXPECT_EQ(step(in_use), "J");
+  EXPECT_EQ(tick_at(100ms), "O");
+  EXPECT_EQ(step(in_use), "") << "it is joining already";
+  const MeetingCore other = *core;
+  EXPECT_EQ(step(MeetingCore::Heard{rendezvous::Welcome{}}), "M");
+  EXPECT_FALSE(core->next_deadline()) << "the holder of the port serves the job";
+
+  core.emplace(other);
+  EXPECT_EQ(tick_at(100ms), "O");
+  EXPECT_EQ(step(MeetingCore::EndpointOpened{}), "H") << "in place of a connection to itself";
+}
+
+TEST_F(Meet, UnderSlurmTheAddressIsLookedUpWhileThePortIsInUse) {
+  const MeetingCore::EndpointTaken in_use{"", "", true};
+  auto its = options(true);
+  its.may_be_slurm_node = true;
+  begin(its, "LO");
+  EXPECT_EQ(step(in_use), "");
+  EXPECT_EQ(tick_at(100ms), "O");
+  EXPECT_EQ(step(MeetingCore::EndpointOpened{}), "H");
+  EXPECT_EQ(tick_at(14'900ms), "GP") << "15 s since it began";
+  its.may_have_daemon = true;
+  begin(its, "LO");
+  EXPECT_EQ(step(in_use), "J");
+  EXPECT_EQ(step(MeetingCore::Heard{rendezvous::Welcome{}}), "GM") << "the daemon's host has the address";
+  EXPECT_FALSE(core->next_deadline());
+}
+
 TEST_F(Meet, WhereADaemonMayHaveThePortItIsJoined) {
   auto its = options(true);
   its.may_have_daemon = true;

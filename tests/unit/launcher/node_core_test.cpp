@@ -685,6 +685,16 @@ TEST_F(NodeCoreOfTwo, ASigtermAsksToLeaveIfTheNodeMayLeave_AndOtherSignalsStopTh
     }
 }
 
+TEST_F(NodeCoreOfTwo, WarningAsksToLeaveIfTheNodeMayLeave) {
+  for (const bool may_leave : {true, false}) {
+    NodeCore core({2, 2, 30s, 0ms, 0ms, "b", may_leave});
+    const auto asked = sent<rendezvous::StopAsked>(core.step(NodeCore::WarningSignalled{SIGUSR1}, facts_));
+    ASSERT_EQ(asked.size(), 1U);
+    EXPECT_TRUE(asked.front().is_warning);
+    EXPECT_EQ(asked.front().leaves, may_leave);
+  }
+}
+
 TEST_F(NodeCoreOfTwo, ANodeThatHasLeftSaysSoAndEndsAsTold) {
   rendezvous::FinishJob verdict;
   verdict.exit_code = 143;

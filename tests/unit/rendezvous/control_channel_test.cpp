@@ -482,16 +482,29 @@ class ControlClient : public ControlChannel {
         hello(),
         MembershipClient::Handlers{
             [this](const ToAgent& message) { rounds += std::holds_alternative<StartRound>(message) ? 1 : 0; },
-            [this](const LinkLost& why) { lost = why; },
-            [this](const std::string& line) { said.push_back(line); },
-            {},
-            {}},
+            [this](const LinkLost& why) { lost = why; }, [this](const std::string& line) { said.push_back(line); },
+            [](const Session::StopOrphans&) {}, [this](const LostHost&) { serve_next(); }},
         token);
     client->begin();
     ASSERT_TRUE(run_until([&] { return heard.size() == 1 && std::holds_alternative<Hello>(heard.front()); }));
   }
 
   void tell(const ToAgent& message) { endpoint->send(to_json(message)); }
+
+  void serve_next() {
+    MembershipOptions its;
+    its.run_id = "job";
+    its.nodes_min = its.nodes_max = 2;
+    MembershipServer::Handlers handlers;
+    handlers.message = [this](const ToAgent& message) { client->hear(message); };
+    handlers.print = [this](const std::string& line) { said.push_back(line); };
+    handlers.stepped_down = [this](const HostCore::StepDown& how) {
+      down = how;
+      client->step_down(Session::stepped_down(how));
+    };
+    server.emplace(io, its, std::move(handlers));
+    client->host(*server);
+  }
 
   static StartRound round_3() {
     StartRound start;
@@ -506,8 +519,36 @@ class ControlClient : public ControlChannel {
   std::vector<ToMembership> heard;
   std::unique_ptr<MembershipClient> client;
   std::optional<LinkLost> lost;
+  std::optional<HostCore::StepDown> down;
   int rounds = 0;
 };
+
+TEST_P(ControlClient, ThatServesNextJoinsTheEndpointIfItsCallIsAnsweredThatTheJobGoesOnThere) {
+  join(60s);
+  tell(Welcome{});
+  auto start = round_3();
+  start.group_world_size = start.world_size = 2;
+  start.group_rank = start.rank_first = 1;
+  start.host_group_rank = 0;
+  start.successors = {{1, "127.0.0.1", 4001}};
+  tell(start);
+  ASSERT_TRUE(run_until([&] { return rounds == 1; }));
+  tell(HostLeaves{});
+  ASSERT_TRUE(run_until([&] { return heard.size() == 2; }));
+  const auto* call = std::get_if<Hello>(&heard.back());
+  ASSERT_TRUE(call != nullptr && call->is_host && call->held);
+  StopRound answer;
+  answer.round = 3;
+  answer.is_left_behind = true;
+  tell(answer);
+  ASSERT_TRUE(run_until([&] { return heard.size() == 3; }));
+  ASSERT_TRUE(down);
+  EXPECT_EQ(down->other_host, (Elsewhere{"127.0.0.1", acceptor.local_endpoint().port()}));
+  const auto* again = std::get_if<Hello>(&heard.back());
+  ASSERT_NE(again, nullptr);
+  EXPECT_FALSE(again->is_host);
+  EXPECT_EQ(again->held->round, start.round);
+}
 
 TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   join(60s);

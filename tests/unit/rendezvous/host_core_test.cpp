@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <optional>
 #include <string>
 
 #include "tests/unit/actions_of.hpp"
@@ -202,6 +204,61 @@ TEST_F(HostOfTwo, TakesACallerForNoNodeAndGoesOnWithItsOwnRound) {
   EXPECT_EQ(told<Welcome>(actions), 0);
   EXPECT_EQ(all<HostCore::Close>(actions).size(), 1U);
   EXPECT_EQ(core_.membership().summary().node_count, 2U);
+}
+
+TEST_F(HostOfTwo, TellsACallerWithAnOlderRoundThatTheJobGoesOnHere) {
+  auto its = options();
+  its.restarts_max = 1;
+  HostCore core(its, true, now_);
+  const auto says = [&](const HostCore::Event& event) { return core.step(event, now_); };
+  auto own = hello(0), other = hello(1), caller = call();
+  own.restarts_max = other.restarts_max = caller.restarts_max = 1;
+  says(HostCore::OwnAgentSaid{own});
+  const auto node = core.new_node();
+  says(HostCore::Came{node, other, "10.0.0.2"});
+  says(HostCore::OwnAgentSaid{StoreOpened{0, 4000}});
+  caller.held = Held{core.membership().last_round(), 1, 2, 0, true, false, {std::string(32, 'a')}};
+  const auto calls = [&] { return says(HostCore::Came{core.new_node(), caller, "10.0.0.3"}); };
+  EXPECT_EQ(told<StopRound>(calls()), 0) << "no newer round has begun here";
+
+  FailureReport failure;
+  failure.ending = {Ending::Kind::killed, SIGKILL, false};
+  says(HostCore::OwnAgentSaid{RoundEnded{0, {failure}, 0, false}});
+  says(Heard{node, RoundEnded{0, {}, 1, false}});
+  says(HostCore::OwnAgentSaid{StoreOpened{1, 4000}});
+  ASSERT_EQ(core.membership().summary().round, 1);
+  const auto actions = calls();
+  ASSERT_EQ(told<StopRound>(actions), 1);
+  const auto answer = std::get<StopRound>(all<HostCore::Tell>(actions).front().message);
+  EXPECT_EQ(answer.round, 0U);
+  EXPECT_TRUE(answer.is_left_behind && answer.reseat);
+  EXPECT_EQ(all<HostCore::Close>(actions).size(), 1U);
+
+  caller.held->nonces = {std::string(32, 'b')};
+  EXPECT_EQ(told<StopRound>(calls()), 0) << "it was in no round here";
+}
+
+TEST_F(HostOfTwo, StepsDownIfItsCallIsAnsweredThatTheJobGoesOnThere) {
+  const Elsewhere there{"10.0.0.9", 29400};
+  StopRound answer{3, SIGTERM, false, true, {}, {}, true};
+  for (const bool has_newer_round : {false, true}) {
+    HostCore core(options(), true, now_);
+    auto own = hello(0);
+    if (!has_newer_round) own.held = Held{{1690000000, 1, 3}, 0, 2, 0, true, false, {"nonce"}};
+    static_cast<void>(core.step(HostCore::OwnAgentSaid{own}, now_));
+    if (has_newer_round) {
+      static_cast<void>(core.step(HostCore::Came{core.new_node(), hello(1), "10.0.0.2"}, now_));
+      static_cast<void>(core.step(HostCore::OwnAgentSaid{StoreOpened{0, 4000}}, now_));
+    }
+    answer.is_left_behind = false;
+    EXPECT_TRUE(all<HostCore::StepDown>(core.step(HostCore::CallAnswered{answer, there}, now_)).empty());
+    answer.is_left_behind = true;
+    const auto down = all<HostCore::StepDown>(core.step(HostCore::CallAnswered{answer, there}, now_));
+    ASSERT_EQ(down.size(), has_newer_round ? 0U : 1U);
+    if (has_newer_round) continue;
+    EXPECT_EQ(down.front().other_host, there);
+    EXPECT_FALSE(down.front().is_round_given_up) << "what its workers have kept is worth taking along";
+  }
 }
 
 TEST_F(HostOfTwo, EndsAConnectionThatSaysHelloTwice) {

@@ -12,8 +12,21 @@ StopAsked leaves_by_sigterm() {
   return out;
 }
 
+StopAsked leaves_by_warning() { return {.signal_number = SIGUSR1, .is_warning = true, .leaves = true}; }
+
 class Leave : public Job {
  protected:
+  // These nodes of the first round answer both questions that a warning leads to.
+  void agree_after_warning(const std::vector<std::uint64_t>& ids) {
+    for (const std::uint64_t call : {0u, 7u})
+      for (const auto id : ids) says(id, StopReady{0, call});
+  }
+  // Its two workers come to the agreed step, and end well.
+  void stops_at_step(std::uint64_t id) {
+    RoundEnded end{0, {}, 0, false};
+    end.stopped_at_step = 2;
+    says(id, end);
+  }
   void SetUp() override { more_options.heartbeat_timeout = 3s; }
   // Nodes 1, which is the host, to `count`.
   void begin_with(int nodes_min, int count, int restarts_max = 0) {
@@ -104,6 +117,110 @@ TEST_F(Leave, AtOneStepWhereAllWorkersTakePart) {
   pass(2s);
   EXPECT_TRUE(finished.at(3).has_left);
   EXPECT_EQ(started.at(1).round.number, 1u) << "the work is not done";
+}
+
+TEST_F(Leave, WarnedNodeLeavesAtTheAgreedStepWithoutAGrace) {
+  takes_stops = true;
+  begin_with(2, 3);
+  says(3, leaves_by_warning());
+  EXPECT_TRUE(prepared.at(1).front().is_warning);
+  pass(1h);
+  EXPECT_TRUE(stopped.empty()) << "until all workers take part";
+  agree_after_warning({1, 2, 3});
+  for (const std::uint64_t id : {1u, 2u, 3u}) EXPECT_EQ(stops_at.at(id), (std::vector{StopAt{0, 7, 0}}));
+  pass(1h);
+  EXPECT_TRUE(stopped.empty()) << "no grace begins";
+  for (const std::uint64_t id : {1u, 2u, 3u}) stops_at_step(id);
+  EXPECT_EQ(finished.at(3).exit_code, kTermed);
+  EXPECT_TRUE(finished.at(3).has_left);
+  EXPECT_EQ(finished.count(1), 0u);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_EQ(started.at(1).world_size, 4);
+  EXPECT_EQ(started.at(1).restart_count, 0);
+  EXPECT_THAT(started.at(1).why.value(), HasSubstr("SIGUSR1 to ddprun on host h3, which leaves the job"));
+  prepared.clear();
+  for (const std::uint64_t id : {1u, 2u}) says(id, RoundStarted{1});
+  EXPECT_TRUE(prepared.empty()) << "nobody else was warned";
+}
+
+TEST_F(Leave, SigtermToAWarnedNodeLetsItLeaveWithTheGrace) {
+  takes_stops = true;
+  for (const bool is_agreed : {true, false}) {
+    SCOPED_TRACE(is_agreed ? "at the agreed step" : "whose workers take no part");
+    stopped.clear();
+    stops_at.clear();
+    finished.clear();
+    begin_with(2, 3);
+    says(3, leaves_by_warning());
+    if (is_agreed) agree_after_warning({1, 2, 3});
+    says(3, leaves_by_sigterm());
+    if (!is_agreed) says(2, StopReady{0, {}});
+    EXPECT_EQ(stopped.size(), is_agreed ? 0u : 3u);
+    if (is_agreed) {
+      EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 7, 0}, StopAt{0, 7, SIGTERM}}));
+      for (const std::uint64_t id : {1u, 2u, 3u}) stops_at_step(id);
+    } else {
+      for (const std::uint64_t id : {1u, 2u, 3u}) ends(id, {}, 2);
+    }
+    pass(2s);
+    EXPECT_TRUE(finished.at(3).has_left);
+    EXPECT_EQ(started.at(1).round.number, 1u);
+    EXPECT_EQ(started.at(1).world_size, 4);
+  }
+}
+
+TEST_F(Leave, WarnedNodeLeavesWithTheOneThatIsToldToLeave) {
+  takes_stops = true;
+  begin_with(1, 3);
+  says(3, leaves_by_warning());
+  says(2, leaves_by_sigterm());
+  for (const std::uint64_t id : {1u, 2u, 3u}) says(id, StopReady{0, 7});
+  for (const std::uint64_t id : {1u, 2u, 3u}) stops_at_step(id);
+  pass(2s);
+  EXPECT_TRUE(finished.at(2).has_left && finished.at(3).has_left);
+  EXPECT_EQ(started.at(1).world_size, 2);
+}
+
+TEST_F(Leave, IfAllAreWarnedTheJobStopsAtTheStep) {
+  takes_stops = true;
+  enum class Last { before_the_step_is_agreed, before_the_round_ends, before_the_window_ends };
+  for (const auto last : {Last::before_the_step_is_agreed, Last::before_the_round_ends, Last::before_the_window_ends}) {
+    SCOPED_TRACE(static_cast<int>(last));
+    finished.clear();
+    begin_with(1, 2);
+    says(2, leaves_by_warning());
+    if (last == Last::before_the_step_is_agreed) says(1, leaves_by_warning());
+    agree_after_warning({1, 2});
+    if (last == Last::before_the_round_ends) says(1, leaves_by_warning());
+    for (const std::uint64_t id : {1u, 2u}) stops_at_step(id);
+    if (last == Last::before_the_window_ends) {
+      EXPECT_TRUE(finished.empty());
+      says(1, leaves_by_warning());
+    }
+    for (const std::uint64_t id : {1u, 2u}) {
+      EXPECT_EQ(finished.at(id).exit_code, kStoppedAtStep);
+      EXPECT_FALSE(finished.at(id).has_left);
+    }
+  }
+}
+
+TEST_F(Leave, WarningStopsTheJobIfTooFewWouldBeLeft) {
+  takes_stops = true;
+  begin_with(2, 2);
+  says(2, leaves_by_warning());
+  agree_after_warning({1, 2});
+  for (const std::uint64_t id : {1u, 2u}) stops_at_step(id);
+  for (const std::uint64_t id : {1u, 2u}) EXPECT_EQ(finished.at(id).exit_code, kStoppedAtStep);
+}
+
+TEST_F(Leave, WarningOfANodeThatDoesNotLeaveStopsTheJob) {
+  takes_stops = true;
+  begin_with(1, 3);
+  says(3, leaves_by_warning());
+  says(2, StopAsked{SIGUSR1, true});
+  agree_after_warning({1, 2, 3});
+  for (const std::uint64_t id : {1u, 2u, 3u}) stops_at_step(id);
+  for (const std::uint64_t id : {1u, 2u, 3u}) EXPECT_EQ(finished.at(id).exit_code, kStoppedAtStep);
 }
 
 TEST_F(Leave, WorkIsDoneIfAllWorkersHadEndedBeforeTheStep) {

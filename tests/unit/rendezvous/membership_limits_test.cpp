@@ -65,14 +65,28 @@ TEST(RestartBudget, LimitsThatBecomeKnownLaterCountWhatWasSpentBefore) {
 TEST(RestartPause, DoublesUpToTenSecondsAndEndsWithARoundThatWorked) {
   RestartPause pause;
   EXPECT_EQ(pause.length(), 0ms);
+  using AtOnce = RestartPause::AtOnce;
   for (const auto length : {100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 6400ms, 10000ms, 10000ms}) {
-    pause.end_round(true);
+    pause.end_round(AtOnce::worker_failed);
     EXPECT_EQ(pause.length(), length);
   }
-  for (int i = 0; i < 1'000; ++i) pause.end_round(true);
+  for (int i = 0; i < 1'000; ++i) pause.end_round(AtOnce::worker_failed);
   EXPECT_EQ(pause.length(), 10s);
-  pause.end_round(false);
+  pause.end_round(AtOnce::no);
   EXPECT_EQ(pause.length(), 0ms);
+}
+
+TEST(RestartPause, FirstLossOfANodeHasNone) {
+  RestartPause pause;
+  using AtOnce = RestartPause::AtOnce;
+  for (const auto length : {0ms, 100ms, 200ms}) {
+    pause.end_round(AtOnce::node_lost);
+    EXPECT_EQ(pause.length(), length);
+  }
+  pause.end_round(AtOnce::no);
+  pause.end_round(AtOnce::worker_failed);
+  pause.end_round(AtOnce::node_lost);
+  EXPECT_EQ(pause.length(), 100ms) << "as before the loss";
 }
 
 TEST(CoolDown, LeavesAHostOutThatEndsThreeRoundsInTenMinutes) {
@@ -111,7 +125,7 @@ TEST_F(Job, RoundsThatFailAtOnceWaitLongerAndLonger) {
   ends(1, {at_once});
   EXPECT_EQ(started.at(1).restart_count, 0);
   EXPECT_EQ(said.back(),
-            "rank 0 ended with exit code 1 after 20 ms; the next round begins in 100 ms: the last one failed "
+            "rank 0 ended with exit code 1 after 20 ms; the next round begins in 100 ms: the last one ended "
             "within 10 s of the start, before a first step");
   pass(99ms);
   EXPECT_EQ(started.at(1).restart_count, 0);

@@ -84,6 +84,19 @@ TEST_F(RestartsOfAJob, OnlyRoundsThatFailAtOnceAreFollowedByAPause) {
   EXPECT_FALSE(pauses_after(lost, true));
 }
 
+TEST_F(RestartsOfAJob, NodeLostAtOnceAgainIsFollowedByAPause) {
+  const auto pauses_after = [&](CurrentRound round, std::optional<std::chrono::milliseconds> began_at) {
+    round.began_at = began_at;
+    Restarts its{9, 0ms};
+    for (int i = 0; i < 3; ++i) its.go_on({round, true, false}, now);
+    return its.pause().failures();
+  };
+  EXPECT_EQ(pauses_after(lost, 0ms), 2) << "the first loss has no pause";
+  EXPECT_EQ(pauses_after(lost, {}), 0) << "nobody knows how long the round lasted";
+  lost.loss->at = 10s;
+  EXPECT_EQ(pauses_after(lost, 0ms), 0);
+}
+
 TEST_F(RestartsOfAJob, HostThatEndsRoundAfterRoundIsLeftOut) {
   for (std::size_t i = 0; i < CoolDown::kBlames; ++i) restarts.go_on({failed, true, false}, now);
   EXPECT_TRUE(restarts.cool_down().is_out(place_of("a", "10.0.0.1"), now));
@@ -99,6 +112,25 @@ TEST_F(RestartsOfAJob, RoundsThatFailAndKeepNothingAreACrashLoop) {
     EXPECT_TRUE(restarts.end({failed, true, false}, now));
   }
   EXPECT_TRUE(restarts.is_crash_loop());
+}
+
+TEST_F(RestartsOfAJob, RoundsThatLoseANodeAreNoCrashLoop) {
+  restarts.set_limits(100, 0ms);
+  failed.kept.commits = 1;
+  restarts.end({failed, true, false}, now);
+  failed.kept.commits = 0;
+  auto failed_too = failed;
+  failed_too.loss = lost.loss;
+  for (int i = 0; i < 3 * CrashLoop::kFailures; ++i) {
+    EXPECT_TRUE(restarts.end({lost, true, false}, now));
+    EXPECT_TRUE(restarts.end({failed_too, true, false}, now)) << "for want of the node, or by chance";
+  }
+  EXPECT_FALSE(restarts.is_crash_loop());
+  for (int i = 0; i < CrashLoop::kFailures; ++i) {
+    restarts.end({lost, true, false}, now);
+    restarts.end({failed, true, false}, now);
+  }
+  EXPECT_TRUE(restarts.is_crash_loop()) << "losses between failures do not excuse these";
 }
 
 TEST_F(RestartsOfAJob, RestartsBeforeNewLimitsStayCounted) {

@@ -848,6 +848,32 @@ TEST_F(SessionTest, ANextHostThatMayNotGoOnServesNotAgain) {
   EXPECT_EQ(what, "give up");
 }
 
+TEST_F(SessionTest, LastOneOfARoundLooksForTheEndpointSoonAgain) {
+  join();
+  auto message = start(0, 1, true, 2);
+  message.successors.pop_back();
+  (void)hear(message);
+  now += 10s;
+  EXPECT_EQ(ended(How::silent), "serve without 0");
+  (void)step(Session::Hosting{});
+  (void)hear(Welcome{});
+  EXPECT_EQ(step(Session::SteppedDown{"too few"}), "stop workers, connect endpoint");
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(ended(How::refused), "");
+    EXPECT_EQ(next(100ms), "connect endpoint") << "a new ddprun may have come there";
+  }
+}
+
+TEST_F(SessionTest, LostDaemonIsNotLookedForAsOften) {
+  join_and_start(1, false);
+  for (int i = 0; i < 20; ++i) {
+    (void)ended(How::refused);
+    (void)next();
+  }
+  EXPECT_EQ(ended(How::refused), "");
+  EXPECT_EQ(next(900ms), "nothing") << "it may have many jobs";
+}
+
 TEST_F(SessionTest, AfterItSteppedDownAnotherJobAtTheOnlyPortEndsNoSearch) {
   join_and_start(1);
   EXPECT_EQ(ended(How::silent), "serve without 0");

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/connection_closed.hpp"
 #include "worker_runtime/core/bootstrap/meeting_errors.hpp"
 #include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
 
@@ -96,7 +97,7 @@ bool LocalFollowers::send(int follower, const Message& message, int fd) {
     send_message(followers_[static_cast<std::size_t>(follower)].socket.get(), message, fd, deadline_);
     return true;
   } catch (const std::system_error& error) {
-    if (error.code() == std::errc::broken_pipe || error.code() == std::errc::connection_reset) return false;
+    if (base::says_connection_closed(error.code().value())) return false;
     throw;
   }
 }

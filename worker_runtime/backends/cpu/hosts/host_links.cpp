@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/connection_closed.hpp"
 #include "base/event_fd.hpp"
 #include "base/quiet_thread.hpp"
 #include "base/throw_errno.hpp"
@@ -170,7 +171,7 @@ void HostLinks::read_news(int host) {
     if (count < 0 && errno == EAGAIN) return;
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      const bool is_silent = count < 0 && errno != ECONNRESET && errno != EPIPE && errno != ECONNABORTED;
+      const bool is_silent = count < 0 && !base::says_connection_closed(errno);
       return end_news(host, is_silent ? Ending::silent : Ending::closed);
     }
     other.heard.insert(other.heard.end(), buffer.begin(), buffer.begin() + count);

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/connection_closed.hpp"
 #include "base/event_fd.hpp"
 #include "base/throw_errno.hpp"
 #include "ddp/error.hpp"
@@ -63,8 +64,9 @@ std::string decode_address(const AddressBytes& bytes) {
 
 // Whether the peer or the network refuses a connection. Other errors are of this process.
 bool is_loss(const std::error_code& code) {
-  constexpr std::array kLosses{ECONNREFUSED, ECONNRESET, ECONNABORTED, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT, EPIPE};
-  return std::find(kLosses.begin(), kLosses.end(), code.value()) != kLosses.end();
+  constexpr std::array kLosses{ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT};
+  return base::says_connection_closed(code.value()) ||
+         std::find(kLosses.begin(), kLosses.end(), code.value()) != kLosses.end();
 }
 
 void put_secret(RankHello& hello, const PeerLinks::Announcement& of) {
