@@ -221,6 +221,7 @@ class Membership {
                   std::optional<NodeId> knows_already = {});
   void refuse_those_that_never_stop(TimePoint now);
   void end_round_if_all_have(TimePoint now);
+  void find_broken_links(TimePoint now);
   void begin_next_round(TimePoint now);
   void enter_finished();
   void finish(FinishJob verdict, TimePoint now);
