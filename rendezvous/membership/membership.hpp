@@ -213,6 +213,7 @@ class Membership {
   void let_go_of_store_opener(TimePoint now);
 
   // Rounds (membership_rounds.cpp).
+  std::vector<NodeId> fit_nodes(const CoolDown& cool_down, TimePoint now) const;
   void form_round(TimePoint now);
   void ask_for_store();
   void count_restarts_before(const std::vector<NodeId>& members, TimePoint now);

@@ -22,8 +22,20 @@ constexpr auto kStopMargin = 60s;  // beyond the grace, for what is left to be k
 
 // --- a round begins ---
 
+// For the next round. A node that is left out does not speak for the greater part, because it may leave: if the others
+// are not that without it, it takes part.
+std::vector<NodeId> Membership::fit_nodes(const CoolDown& cool_down, TimePoint now) const {
+  auto ids = candidates(nodes_, cool_down, options_.nodes_min, now);
+  if (!options_.greater_part_only || !cool_down.is_anyone_out(now)) return ids;
+  auto all = candidates(nodes_, {}, options_.nodes_min, now);
+  std::set<std::string> left_out;
+  for (const auto id : all)
+    if (!std::binary_search(ids.begin(), ids.end(), id)) left_out.insert(nodes_.at(id).hello.node_key);
+  return left_out.empty() || quorum_.is_greater_part_without(left_out) ? ids : all;
+}
+
 void Membership::form_round(TimePoint now) {
-  const auto ids = candidates(nodes_, restarts_.cool_down(), options_.nodes_min, now);
+  const auto ids = fit_nodes(restarts_.cool_down(), now);
   const auto members = members_of_next_round(nodes_, ids, options_.nodes_max);
   const bool is_for_link = round_.loss && round_.loss->link == Loss::Link::leaves_one_out;
   for (auto& [id, node] : nodes_) {
@@ -307,7 +319,7 @@ void Membership::find_broken_links(TimePoint now) {
     const auto& node = nodes_.at(*out.insert(members.at(group_rank)).first);
     cool_down.leave_out(place_of(node.hello.host_name, node.seen_address), now);
   }
-  const auto left = candidates(nodes_, cool_down, options_.nodes_min, now);
+  const auto left = fit_nodes(cool_down, now);
   const bool is_any_in = std::any_of(left.begin(), left.end(), [&](NodeId id) { return out.count(id) != 0; });
   round_.loss->link = is_any_in ? Loss::Link::ends_round : Loss::Link::leaves_one_out;
   if (!is_any_in) restarts_.set_cool_down(std::move(cool_down));

@@ -157,7 +157,24 @@ TEST_F(JobWithABrokenLink, AFailureForNoOtherRankIsTheCauseInstead) {
   EXPECT_EQ(finished.at(1).exit_code, 3);
 }
 
-// Two nodes are out already, so the one that is to be left out is needed.
+// The one that was left out may have gone to the other side of a broken network.
+TEST_F(JobWithABrokenLink, DoesNotGoOnWithAMinorityThatLeavesANodeOut) {
+  greater_part_only = true;
+  begin(1, 4);
+  for (const std::uint64_t id : {1u, 2u, 3u, 4u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  for (const std::uint64_t id : {1u, 2u, 3u, 4u}) says(id, RoundStarted{0});
+  stores_open = false;
+  ends_for(1, left_for(0, {4}), {});
+  ends_for(2, left_for(2, {4, 5}), {4, 5});
+  ends_for(3, left_for(4, {0}), {});
+  ends_for(4, left_for(6, {2}), {});
+  for (const std::uint64_t id : {2u, 4u}) falls_silent(id);
+  stores_open = true;
+  says(1, StoreOpened{opened.back().second.round.number, 4000});
+  EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1})) << "it takes both of those that are here";
+}
+
+// A node is out already, so the one that is to be left out is needed.
 TEST_F(JobWithABrokenLink, CostsARestartIfTheNodeIsNeededAfterAll) {
   begin(2, 3, 1);
   for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
