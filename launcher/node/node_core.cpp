@@ -267,7 +267,7 @@ void NodeCore::hear_worker(int local_rank, const worker_link::LinkHello& message
 
 void NodeCore::hear_worker(int local_rank, const worker_link::LinkLeft& message) {
   if (is_of_round(message.round))
-    step_workers({WorkerLeft{local_rank, base::printable(message.why), message.hung_ranks}});
+    step_workers({WorkerLeft{local_rank, base::printable(message.why), message.hung_ranks, message.was_in_call}});
 }
 
 void NodeCore::hear_worker(int local_rank, const worker_link::LinkProgress& message) {
@@ -365,7 +365,7 @@ void NodeCore::hear(const rendezvous::StopRound& message) {
   if (message.why) stop_why_ = *message.why;
   if (message.why && !group_.is_idle() && !stop_announced_ && !is_alone())
     print_of_job(round_stopped_text(*message.why, options_.workers));
-  StopWorkers stop{message.signal_number, message.kill, message.reseat, {}};
+  StopWorkers stop{message.signal_number, message.kill, message.reseat, {}, message.gathers};
   for (const int rank : message.hung_ranks) {
     const int local_rank = rank - start_.rank_first;
     if (local_rank >= 0 && local_rank < options_.workers) stop.hung.push_back(local_rank);
@@ -477,7 +477,8 @@ void NodeCore::follow(const TellFailure& action) {
   auto failure = report_of(action.failure);
   failure.message = action.failure.message;
   stop_why_ = failure_text(failure, options_.host_name);
-  send(rendezvous::RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_at(action.failure.at)});
+  send(rendezvous::RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_at(action.failure.at),
+                               !failure.accused.empty()});
 }
 
 // A round's files are complete before its end is reported.
@@ -499,6 +500,9 @@ void NodeCore::end_round() {
     return end_with(outcome::StoppedBySignal{stop_signal_});
   RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step,
                    progress_.kept()};
+  ended.unreached = action.unreached;
+  if (ended.unreached.size() > rendezvous::kUnreachedMax) ended.unreached.resize(rendezvous::kUnreachedMax);
+  ended.were_in_call = action.were_in_call;
   if (action.signalled) {
     ended.signal_number = action.signalled->signal_number;
     ended.signalled_at = job_time_at(action.signalled->at);

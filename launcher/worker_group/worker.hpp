@@ -25,6 +25,10 @@ struct Worker {
   std::optional<worker_link::Departure> departure{};  // as it said last, in this round
   std::chrono::steady_clock::time_point departed{};   // when it did
 
+  // What it has said of its part in the round; used by WorkerGroup.
+  std::vector<int> unreached{};  // ranks of the job on hosts that gave its host no answer
+  bool was_in_call = false;      // it has left a call that did not complete
+
   // The step at which it can stop; used by StopVote.
   bool is_asked = false;
   std::optional<std::uint64_t> stop_call{};  // its answer
@@ -34,9 +38,11 @@ struct Worker {
   std::optional<std::uint64_t> commits_before{}, checkpoint_before{};  // its first report of each in the round
 };
 
-// The worker after its end: its answer and its progress still count.
+// The worker after its end: what it has said still counts.
 inline Worker ended(const Worker& worker) {
   Worker out;
+  out.unreached = worker.unreached;
+  out.was_in_call = worker.was_in_call;
   out.is_asked = worker.is_asked;
   out.stop_call = worker.stop_call;
   out.has_stepped = worker.has_stepped;

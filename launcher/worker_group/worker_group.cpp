@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <set>
 #include <utility>
 
 namespace ddp::launcher {
@@ -33,6 +34,9 @@ bool is_departing(const Worker& worker) {
   return worker.runs && !worker.has_left && !worker.is_hung && worker.departure &&
          worker.departure->kind != DepartureKind::for_others;
 }
+
+// For a worker to say for whom it leaves, when others have said that.
+constexpr std::chrono::milliseconds kGatherLimit = 1s;
 
 bool is_failure(const WorkerGroupEvent& event) {
   const auto* ended = std::get_if<WorkerEnded>(&event);
@@ -70,7 +74,7 @@ void WorkerGroup::take(const BeginRound&, TimePoint now, Actions& out) {
   phase_ = Phase::running;
   round_began_ = now;
   stopped_ = stopped_at_step_ = 0;
-  reseats_ = told_started_ = false;
+  reseats_ = gathers_ = told_started_ = false;
   std::vector<int> spawned, seated;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     auto& worker = worker_of(local_rank);
@@ -103,8 +107,8 @@ void WorkerGroup::take(const WorkerSaidHello& event, TimePoint now, Actions& out
     return begin_stop(stop_signal_ != 0 ? stop_signal_ : SIGTERM, false, now, out);
   const bool is_told_only = phase_ == Phase::stopping && reseats_ && worker.runs && !worker.has_left;
   if (!is_told_only || event.takes_seats) return;
-  spare_departing(now);
-  if ((spare_ends_ && is_departing(worker)) || std::exchange(worker.is_signalled, true)) return;
+  begin_to_spare(now);
+  if ((spare_ends_ && is_spared(worker)) || std::exchange(worker.is_signalled, true)) return;
   out.emplace_back(SignalWorker{event.local_rank, SIGTERM});  // it goes on for itself, and leaves nothing any more
 }
 
@@ -115,6 +119,7 @@ void WorkerGroup::take(const WorkerStopping& event, TimePoint, Actions&) {
 void WorkerGroup::take(const WorkerLeft& event, TimePoint now, Actions& out) {
   auto& worker = worker_of(event.local_rank);
   if (phase_ == Phase::idle || !worker.runs || std::exchange(worker.has_left, true)) return;
+  worker.was_in_call = worker.was_in_call || event.was_in_call;
   if (phase_ != Phase::running) return clear_if_all_are_out(now, out);
   auto failure = failure_of(event.local_rank, worker, {Ending::Kind::left, 0, false}, now);
   failure.message = event.why;
@@ -136,6 +141,8 @@ void WorkerGroup::take(const WorkerDeparted& event, TimePoint now, Actions&) {
   if (!worker.runs || worker.is_signalled || worker.departure == event.departure) return;
   worker.departure = event.departure;
   worker.departed = now;
+  worker.unreached = event.departure.unreached;
+  worker.was_in_call = event.departure.was_in_call;
 }
 
 // By itself: before the stop, or in spite of it, being only told that the round is over, or not even that.
@@ -144,7 +151,7 @@ bool WorkerGroup::has_failed_by_itself(const Worker& worker, const WorkerEnded& 
   if (event.was_ending && stop_signal_ == 0 && !worker.has_left) return true;
   if (phase_ == Phase::stopping && first_failed_at_) return true;
   if (phase_ != Phase::stopping && phase_ != Phase::clearing) return false;
-  return !worker.is_signalled && ((reseats_ && worker.takes_seats) || is_departing(worker));
+  return !worker.is_signalled && ((reseats_ && worker.takes_seats) || is_departing(worker) || gathers_);
 }
 
 // Another node's workers may miss a killed worker, and end, before its death is noticed here: then it has died before
@@ -250,6 +257,7 @@ void WorkerGroup::take(const StopAtStep&, TimePoint now, Actions&) {
 
 void WorkerGroup::take(const StopWorkers& event, TimePoint now, Actions& out) {
   if (phase_ == Phase::idle) return;
+  const bool was_gathering = std::exchange(gathers_, event.gathers && (gathers_ || phase_ == Phase::running));
   if (phase_ == Phase::running) {
     begin_stop(event.signal_number, event.reseat, now, out);
   } else if (reseats_ && !event.reseat && phase_ != Phase::killing && (phase_ != Phase::unsure || running_count_ > 0)) {
@@ -258,16 +266,16 @@ void WorkerGroup::take(const StopWorkers& event, TimePoint now, Actions& out) {
     reseats_ = false;
     signal_all(event.signal_number, out);
   }
+  if (was_gathering && !gathers_ && std::none_of(workers_.begin(), workers_.end(), is_departing)) signal_spared(out);
   for (const int local_rank : event.hung) {
     auto& worker = worker_of(local_rank);
     if (!worker.runs || worker.has_left || worker.is_hung) continue;
-    // It is told that the round is over. If it leaves, it was not hung: a connection between hosts is broken.
-    if (reseats_ && worker.takes_seats && !event.kill) {
-      worker.is_missed = true;
-      if (!missed_until_) missed_until_ = now + kLifeSignLimit;
-    } else {
+    if (event.kill) {
       kill_hung(local_rank, out);
+      continue;
     }
+    worker.is_missed = true;
+    if (reseats_ && worker.takes_seats && !missed_until_) missed_until_ = now + kLifeSignLimit;  // it is told to leave
   }
   if (event.kill && (phase_ == Phase::stopping || phase_ == Phase::clearing)) kill(now, out);
 }
@@ -283,7 +291,7 @@ void WorkerGroup::kill_missed(Actions& out) {
   if (phase_ != Phase::stopping) return;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     auto& worker = worker_of(local_rank);
-    if (std::exchange(worker.is_missed, false) && worker.runs && !worker.has_left && !worker.is_hung)
+    if (worker.is_missed && worker.takes_seats && worker.runs && !worker.has_left && !worker.is_hung)
       kill_hung(local_rank, out);
   }
 }
@@ -330,9 +338,11 @@ WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
 void WorkerGroup::fail(WorkerFailure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out) {
   note_failure(failure);
   const bool runs_on = failure.ending.kind == Ending::Kind::left;
+  const bool is_for_others = !failure.accused.empty();
   if (!runs_on) first_failed_at_ = now;
   out.emplace_back(TellFailure{std::move(failure), std::move(hung_ranks)});
   if (!runs_on) kill_orphans(out);  // the cause's own children have lost their parent: nothing to wait for
+  gathers_ = is_for_others;
   begin_stop(SIGTERM, !signalled_from_, now, out);
   if (runs_on) --stopped_;
   clear_if_all_are_out(now, out);
@@ -355,7 +365,7 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
   deadline_ = grace_ends_.value_or(now + options_.grace);
   grace_ends_.reset();
   step_ends_.reset();
-  spare_departing(now);
+  begin_to_spare(now);
   if (!reseats_) return signal_all(signal_number, out);
   tree_signal_ = 0;
   TellRoundOver told;
@@ -365,7 +375,7 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
     if (!worker.runs || worker.has_left) continue;
     if (worker.takes_seats) {
       told.local_ranks.push_back(local_rank);
-    } else if (!spare_ends_ || !is_departing(worker)) {
+    } else if (!spare_ends_ || !is_spared(worker)) {
       worker.is_signalled = true;
       signals.emplace_back(SignalWorker{local_rank, signal_number});
     }
@@ -375,41 +385,43 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
   clear_if_all_are_out(now, out);
 }
 
-// Workers that are about to end by themselves.
-std::vector<int> WorkerGroup::departing() const {
-  std::vector<int> out;
-  for (std::size_t i = 0; i < workers_.size(); ++i)
-    if (is_departing(workers_[i])) out.push_back(static_cast<int>(i));
-  return out;
+// It is about to end by itself, or may be about to say for whom.
+bool WorkerGroup::is_spared(const Worker& worker) const {
+  const bool is_told = reseats_ && worker.takes_seats;
+  return is_departing(worker) || (gathers_ && worker.runs && !worker.has_left && !worker.departure && !is_told);
 }
 
-void WorkerGroup::spare_departing(TimePoint now) {
-  if (stop_signal_ == 0 && !spare_ends_ && !departing().empty())
-    spare_ends_ = now + std::min(kDepartureLimit, options_.grace / 2);
+void WorkerGroup::begin_to_spare(TimePoint now) {
+  if (stop_signal_ != 0 || spare_ends_) return;
+  const auto is_any = [&](const auto& condition) { return std::any_of(workers_.begin(), workers_.end(), condition); };
+  if (!is_any([this](const Worker& worker) { return is_spared(worker); })) return;
+  spare_ends_ = now + std::min(is_any(is_departing) ? kDepartureLimit : kGatherLimit, options_.grace / 2);
 }
 
 void WorkerGroup::signal_spared(Actions& out) {
   spare_ends_.reset();
-  if (phase_ != Phase::stopping || departing().empty()) return;
-  if (tree_signal_ != 0) {  // the others have it
-    for (const int local_rank : departing()) worker_of(local_rank).is_signalled = true;
-    out.emplace_back(SignalTree{tree_signal_, {}});
-    return;
-  }
-  for (const int local_rank : departing()) {
+  gathers_ = false;
+  if (phase_ != Phase::stopping) return;
+  bool is_any_late = false;
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     auto& worker = worker_of(local_rank);
-    if (!worker.takes_seats && !std::exchange(worker.is_signalled, true))
-      out.emplace_back(SignalWorker{local_rank, SIGTERM});
+    if (!worker.runs || worker.is_signalled || (tree_signal_ == 0 && (worker.takes_seats || worker.has_left))) continue;
+    worker.is_signalled = is_any_late = true;
+    if (tree_signal_ == 0) out.emplace_back(SignalWorker{local_rank, SIGTERM});
   }
+  if (tree_signal_ != 0 && is_any_late) out.emplace_back(SignalTree{tree_signal_, {}});  // the others have it
 }
 
 void WorkerGroup::signal_all(int signal_number, Actions& out) {
   tree_signal_ = signal_number;
   is_tree_signalled_ = false;
-  const auto spared = spare_ends_ ? departing() : std::vector<int>();
-  for (auto& worker : workers_) worker.is_signalled = true;
-  for (const int local_rank : spared) worker_of(local_rank).is_signalled = false;
-  out.emplace_back(SignalTree{signal_number, spared});
+  std::vector<int> spared;
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    auto& worker = worker_of(local_rank);
+    worker.is_signalled = !spare_ends_ || !is_spared(worker);
+    if (!worker.is_signalled) spared.push_back(local_rank);
+  }
+  out.emplace_back(SignalTree{signal_number, std::move(spared)});
 }
 
 void WorkerGroup::kill_orphans(Actions& out) {
@@ -425,6 +437,7 @@ void WorkerGroup::kill_who_stays(TimePoint now, Actions& out) {
     auto& worker = worker_of(local_rank);
     if (!worker.runs || worker.has_left) continue;
     worker.is_signalled = true;
+    worker.is_hung = worker.is_hung || worker.is_missed;
     out.emplace_back(KillWorker{local_rank});
   }
 }
@@ -438,6 +451,7 @@ void WorkerGroup::kill(TimePoint now, Actions& out) {
   spare_ends_.reset();
   unexplained_.reset();
   reseats_ = false;
+  for (auto& worker : workers_) worker.is_hung = worker.is_hung || (worker.runs && worker.is_missed);
   out.emplace_back(KillTree{});
 }
 
@@ -475,6 +489,13 @@ void WorkerGroup::end_round(bool tree_survived, TimePoint now, Actions& out) {
   unexplained_.reset();
   TellEnded ended{std::exchange(failures_, {}), stopped_, tree_survived, stopped_at_step_,
                   std::exchange(signalled_, {})};
+  ended.were_in_call = true;
+  std::set<int> unreached;
+  for (const auto& worker : workers_) {
+    unreached.insert(worker.unreached.begin(), worker.unreached.end());
+    ended.were_in_call = ended.were_in_call && worker.was_in_call && !worker.is_hung;
+  }
+  ended.unreached.assign(unreached.begin(), unreached.end());
   if (signalled_from_) {
     const auto count = ended.failures.size() - *signalled_from_;
     ended.signalled = Signalled{own_signal_, ended.failures[*signalled_from_].at};

@@ -16,6 +16,12 @@
 // grace, until they have ended by themselves at the step that the job agrees on. What fails meanwhile has failed by
 // itself. Where nobody says at which step, because membership is out of reach, the ordinary stop follows.
 //
+// A round may end because a worker has left for other ranks, and nobody has failed by itself. Then workers that have
+// said nothing yet get the signal a moment later: they may be about to say which ranks they wait for.
+//
+// A worker that others miss may be well, behind a broken network. So it is killed only if it does not answer either: if
+// it takes seats, and does not leave the round at once when it is told to. Other workers have the signal and the grace.
+//
 // A worker that said that it has left its groups by itself is about to end, perhaps with a failure that explains those
 // of its peers. A stop that is not ddprun's own lets it go on for a moment. What it ends with then counts.
 //
@@ -58,6 +64,7 @@ struct WorkerLeft {  // the round's group, and waits for a seat
   int local_rank;
   std::string why{};
   std::vector<int> hung_ranks{};  // of the world, that it waited for in vain
+  bool was_in_call = false;       // as LinkLeft
 };
 struct WorkerDeparted {  // from its groups; it runs on
   int local_rank;
@@ -87,7 +94,8 @@ struct StopWorkers {   // membership wants the round to end
   int signal_number;
   bool kill = false;
   bool reseat = false;      // another round follows
-  std::vector<int> hung{};  // local ranks to be killed, unless they have left
+  std::vector<int> hung{};  // local ranks that others miss: to be killed, unless they answer
+  bool gathers = false;     // as StopRound
 };
 struct EndJob {};  // no round follows: those that wait end too
 using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft,
@@ -147,6 +155,8 @@ struct TellEnded {  // to membership: no process of the round is left here, but 
   bool tree_survived = false;  // some process could not be killed in time
   int stopped_at_step = 0;     // workers that ended well at the agreed step; not among `stopped`
   std::optional<Signalled> signalled{};  // what failed from then on is among `stopped`
+  std::vector<int> unreached{};          // by some worker; ranks of the job
+  bool were_in_call = false;             // every worker has left a call that did not complete
 };
 using WorkerGroupAction = std::variant<SpawnWorkers, SeatWorkers, TellRoundOver, SignalWorker, KillWorker, SignalTree,
                                        KillOrphans, KillTree, TellStarted, TellFailure, TellEnded>;
@@ -223,12 +233,12 @@ class WorkerGroup {
   void note_failure(WorkerFailure failure);
   void judge(std::size_t failure);
   void fail(WorkerFailure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out);
+  bool is_spared(const Worker& worker) const;
   void stop_by_signal(TimePoint now, Actions& out);
   void begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out);
   void kill_hung(int local_rank, Actions& out);
   void kill_missed(Actions& out);
-  std::vector<int> departing() const;
-  void spare_departing(TimePoint now);
+  void begin_to_spare(TimePoint now);
   void signal_spared(Actions& out);
   void signal_all(int signal_number, Actions& out);
   void kill_orphans(Actions& out);
@@ -256,6 +266,7 @@ class WorkerGroup {
   int stopped_ = 0;
   int stopped_at_step_ = 0;
   bool reseats_ = false;  // the stop of this round lets workers wait for a seat
+  bool gathers_ = false;  // workers are spared that have not said for whom they leave
   bool told_started_ = false;
   int orphans_asked_ = 0;           // KillOrphans that have no answer yet
   int stop_signal_ = 0;             // that ddprun itself got
@@ -264,7 +275,7 @@ class WorkerGroup {
   TimePoint stop_signal_came_;
   std::optional<TimePoint> grace_ends_;    // of workers that run on to the agreed step
   std::optional<TimePoint> step_ends_;     // the wait for that step
-  std::optional<TimePoint> spare_ends_;    // of workers that are about to end by themselves
+  std::optional<TimePoint> spare_ends_;    // of workers that are not signalled yet
   std::optional<TimePoint> missed_until_;  // for a sign of life of workers that others have missed
   std::optional<TimePoint> deadline_;
 };

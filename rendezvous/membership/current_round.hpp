@@ -20,6 +20,8 @@ struct MemberPart {
   bool has_ended = false;            // no process of the round is there, not yet or no longer
   bool has_stepped = false;          // every worker there has finished a step of the round
   std::optional<StartRound> told{};  // empty where another membership began the round
+  std::vector<int> unreached{};      // these two as RoundEnded has them
+  bool were_in_call = false;
 };
 
 // Why the round goes on without a node.
@@ -27,6 +29,8 @@ struct Loss {
   std::string what;
   std::chrono::milliseconds at{0};     // job time
   std::optional<std::string> place{};  // of the node that was lost, if it is known: place_of() in round_end.hpp
+  // Of a broken link between nodes that are both here: whether enough others are here to leave one of the two out.
+  enum class Link { none, leaves_one_out, ends_round } link = Link::none;
 };
 
 // The round is stopped to take in more nodes, or because some leave.
@@ -47,6 +51,7 @@ struct CurrentRound {
   int stopped_at_step = 0;  // workers
   bool tree_survived = false;
   bool has_member_left = false;
+  bool is_for_others = false;  // each worker that has failed did for other ranks, as far as is known
   std::set<int> hung_ranks{};
   Progress kept{};  // by its workers, as far as their nodes have told
   std::optional<Loss> loss{};

@@ -80,15 +80,20 @@ std::chrono::milliseconds RestartPause::length() const {
 
 void CoolDown::blame(const std::string& host, TimePoint now) {
   std::erase_if(hosts_, [&](const auto& entry) {
-    return entry.second.until <= now && now - entry.second.blamed.back() >= kBlameWindow;
+    const auto& blamed = entry.second.blamed;
+    return entry.second.until <= now && (blamed.empty() || now - blamed.back() >= kBlameWindow);
   });
   auto& its = hosts_[host];
   while (!its.blamed.empty() && now - its.blamed.front() >= kBlameWindow) its.blamed.pop_front();
   its.blamed.push_back(now);
   if (its.blamed.size() < kBlames) return;
   its.blamed.pop_front();  // one more after its time is over, and it is left out again
-  its.until = now + kOut;
-  last_until_ = std::max(last_until_, its.until);
+  leave_out(host, now);
+}
+
+void CoolDown::leave_out(const std::string& host, TimePoint now) {
+  hosts_[host].until = now + kOut;
+  last_until_ = std::max(last_until_, now + kOut);
 }
 
 std::optional<TimePoint> CoolDown::out_until(const std::string& host, TimePoint now) const {

@@ -89,6 +89,7 @@ class RestartPause {
 class CoolDown {
  public:
   void blame(const std::string& host, TimePoint now);
+  void leave_out(const std::string& host, TimePoint now);  // at once
   bool is_out(const std::string& host, TimePoint now) const { return out_until(host, now).has_value(); }
   std::optional<TimePoint> out_until(const std::string& host, TimePoint now) const;
   bool is_anyone_out(TimePoint now) const { return now < last_until_; }

@@ -250,7 +250,9 @@ void Membership::gather(TimePoint now) {
     end_leave(now);
     if (phase_ == Phase::finished) return;
   }
-  const int count = count_candidates(nodes_, restarts_.cool_down(), options_.nodes_min, now);
+  const auto& cool_down = restarts_.cool_down();
+  const int count = cool_down.is_anyone_out(now) ? static_cast<int>(fit_nodes(cool_down, now).size())
+                                                 : nodes_.count_available();  // without a walk over all of them
   if (count >= options_.nodes_min && !may_go_on()) {
     if (!guardian_awaited_until_ && !std::exchange(is_split_said_, true))
       print(waiting_for_others_text(why_too_few(), options_.join_timeout));

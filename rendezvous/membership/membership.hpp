@@ -215,6 +215,7 @@ class Membership {
   void let_go_of_store_opener(TimePoint now);
 
   // Rounds (membership_rounds.cpp).
+  std::vector<NodeId> fit_nodes(const CoolDown& cool_down, TimePoint now) const;
   void form_round(TimePoint now);
   void ask_for_store();
   void count_restarts_before(const std::vector<NodeId>& members, TimePoint now);
@@ -223,6 +224,7 @@ class Membership {
                   std::optional<NodeId> knows_already = {});
   void refuse_those_that_never_stop(TimePoint now);
   void end_round_if_all_have(TimePoint now);
+  void find_broken_links(TimePoint now);
   void begin_next_round(TimePoint now);
   void enter_finished();
   void finish(FinishJob verdict, TimePoint now);

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <csignal>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "rendezvous/membership/broken_links.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/membership/membership_words.hpp"
 
@@ -20,12 +22,26 @@ constexpr auto kStopMargin = 60s;  // beyond the grace, for what is left to be k
 
 // --- a round begins ---
 
+// For the next round. A node that is left out does not speak for the greater part, because it may leave: if the others
+// are not that without it, it takes part.
+std::vector<NodeId> Membership::fit_nodes(const CoolDown& cool_down, TimePoint now) const {
+  auto ids = candidates(nodes_, cool_down, options_.nodes_min, now);
+  if (!options_.greater_part_only || !cool_down.is_anyone_out(now)) return ids;
+  auto all = candidates(nodes_, {}, options_.nodes_min, now);
+  std::set<std::string> left_out;
+  for (const auto id : all)
+    if (!std::binary_search(ids.begin(), ids.end(), id)) left_out.insert(nodes_.at(id).hello.node_key);
+  return left_out.empty() || quorum_.is_greater_part_without(left_out) ? ids : all;
+}
+
 void Membership::form_round(TimePoint now) {
-  const auto ids = candidates(nodes_, restarts_.cool_down(), options_.nodes_min, now);
+  const auto ids = fit_nodes(restarts_.cool_down(), now);
   const auto members = members_of_next_round(nodes_, ids, options_.nodes_max);
+  const bool is_for_link = round_.loss && round_.loss->link == Loss::Link::leaves_one_out;
   for (auto& [id, node] : nodes_) {
     const bool is_out = !std::binary_search(ids.begin(), ids.end(), id);
-    if (is_out && node.is_member()) print(left_out_text(node.hello.host_name));
+    if (is_out && node.is_member())
+      print(is_for_link ? left_out_for_link_text(node.hello.host_name) : left_out_text(node.hello.host_name));
     if (is_out) node.group_rank.reset();  // another node may have it from now on
     nodes_.end_membership(node);
   }
@@ -137,6 +153,7 @@ void Membership::stop_round(int signal_number, bool kill, const std::optional<st
   round_.stop = {
       static_cast<std::uint32_t>(round_.number()), signal_number, kill || round_.stop.kill,
       !kill && may_another_round_follow(now),      why,           {round_.hung_ranks.begin(), round_.hung_ranks.end()}};
+  round_.stop.gathers = round_.is_for_others;
   expect_sends_to_members();
   for (const auto& [id, node] : nodes_) {
     if (!node.runs()) continue;
@@ -149,7 +166,7 @@ void Membership::stop_round(int signal_number, bool kill, const std::optional<st
 // As far as it is known before all have ended.
 bool Membership::may_another_round_follow(TimePoint now) {
   if (job_stop() || (!recovery_.awaits_anyone() && must_step_down())) return false;
-  return restarts_.may_follow(round_, nodes_.count_available() >= options_.nodes_min, now);
+  return round_.is_for_others || restarts_.may_follow(round_, nodes_.count_available() >= options_.nodes_min, now);
 }
 
 // An agent whose heart beats, and which does not say that its workers have ended, may not hold up the others for ever.
@@ -167,10 +184,12 @@ void Membership::refuse_those_that_never_stop(TimePoint now) {
 void Membership::hear(NodeId from, const RoundFailed& message, TimePoint now) {
   if (message.round != round_.number()) return;
   const bool are_more_hung = round_.note_hung(message.hung_ranks);
+  const bool was_for_others = round_.is_for_others;
+  round_.is_for_others = message.is_for_others && (was_for_others || phase_ == Phase::running);
   if (phase_ == Phase::running) {
     round_.end_happened = at(message.job_time, now);
     stop_round(SIGTERM, false, message.what, now, from);
-  } else if (phase_ == Phase::stopping && are_more_hung) {
+  } else if (phase_ == Phase::stopping && (are_more_hung || was_for_others != round_.is_for_others)) {
     stop_round(round_.stop.signal_number, false, round_.stop.why, now);
   }
 }
@@ -211,6 +230,8 @@ void Membership::hear(NodeId from, const RoundEnded& message, TimePoint now) {
     return;
   if (can_do_without(node, message)) return leave_out(from, message, now);
   node.part->has_ended = true;
+  node.part->unreached = message.unreached;
+  node.part->were_in_call = message.were_in_call;
   round_.note_end(message);
   // The first one is the node's own cause, which may come last of a large job and be that of all.
   for (std::size_t i = 0; i < message.failures.size(); ++i) {
@@ -285,6 +306,37 @@ bool Membership::were_all_members() const {
   });
 }
 
+// Where some failure is for no other rank, or a rank hangs, that explains the end of the round.
+void Membership::find_broken_links(TimePoint now) {
+  if (round_.loss || round_.change || job_stop() || !are_all_for_others(round_.failures)) return;
+  std::map<int, NodeId> members;
+  std::vector<NodeLinks> told;
+  for (const auto id : nodes_.members()) {
+    const auto& node = nodes_.at(id);
+    const auto first = rank_first_of(node, nodes_);
+    if (!first) return;
+    members[*node.group_rank] = id;
+    told.push_back({*node.group_rank, *first, node.hello.workers, node.part->unreached, node.part->were_in_call});
+  }
+  const auto links = broken_links(told);
+  if (links.empty()) return;
+  std::vector<std::string> texts;
+  for (const auto& link : links)
+    texts.push_back(
+        link_text(nodes_.at(members.at(link.a)).hello.host_name, nodes_.at(members.at(link.b)).hello.host_name));
+  note_loss(broken_links_text(texts), round_.end_happened, now);
+  auto cool_down = restarts_.cool_down();
+  std::set<NodeId> out;
+  for (const int group_rank : nodes_to_leave_out(links)) {
+    const auto& node = nodes_.at(*out.insert(members.at(group_rank)).first);
+    cool_down.leave_out(place_of(node.hello.host_name, node.seen_address), now);
+  }
+  const auto left = fit_nodes(cool_down, now);
+  const bool is_any_in = std::any_of(left.begin(), left.end(), [&](NodeId id) { return out.count(id) != 0; });
+  round_.loss->link = is_any_in ? Loss::Link::ends_round : Loss::Link::leaves_one_out;
+  if (!is_any_in) restarts_.set_cool_down(std::move(cool_down));
+}
+
 void Membership::begin_next_round(TimePoint now) {
   if (const auto& kept = round_.kept; kept.commits || kept.checkpoint_step)
     book_.kept(kept.kept_at ? std::optional(at(*kept.kept_at, now)) : std::nullopt);
@@ -293,7 +345,9 @@ void Membership::begin_next_round(TimePoint now) {
   if (job_stop()) forgive_what_follows_from_signals(round_, *job_stop());
   forgive_what_follows_from_change(round_);
   const bool has_begun = phase_ != Phase::opening_store;
-  const bool is_change = is_change_of_members(round_, has_begun, nodes_.count_available() >= options_.nodes_min);
+  if (has_begun) find_broken_links(now);
+  const bool are_enough_left = nodes_.count_available() >= options_.nodes_min;
+  const bool is_change = is_change_of_members(round_, has_begun, are_enough_left);
   const Restarts::RoundEnd end{round_, has_begun, is_change};
   const bool is_due = restarts_.end(end, now);
   if (job_stop() || !is_due || restarts_.is_crash_loop())

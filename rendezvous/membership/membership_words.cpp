@@ -1,5 +1,6 @@
 #include "rendezvous/membership/membership_words.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 
@@ -82,6 +83,8 @@ std::string left_out_text(const std::string& host) {
   return "host " + host + " ended " + std::to_string(CoolDown::kBlames) +
          " rounds within 10 min and is left out for 5 min";
 }
+
+std::string left_out_for_link_text(const std::string& host) { return "host " + host + " is left out for 5 min"; }
 
 std::string waiting_for_enough_text(int missing, std::chrono::milliseconds limit, const std::string& names) {
   return "waiting for " + counted(missing, "more node") + ", for up to " + describe_duration(limit) +
@@ -181,6 +184,16 @@ std::string cannot_start_text(const std::string& host) {
 
 std::string out_of_touch_text(const std::string& host) {
   return "host " + host + " has stopped its workers, as it was out of touch with the job";
+}
+
+std::string link_text(const std::string& host, const std::string& other) { return "hosts " + host + " and " + other; }
+
+std::string broken_links_text(const std::vector<std::string>& links) {
+  constexpr std::size_t kLinksShown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(links.size(), kLinksShown); ++i) text += (i == 0 ? "" : ", ") + links[i];
+  if (links.size() > kLinksShown) text += " and " + counted(static_cast<int>(links.size() - kLinksShown), "more pair");
+  return text + " can't reach each other, and no rank there hangs";
 }
 
 std::string failure_reason_text(const FailureReport& failure, bool is_certain) {

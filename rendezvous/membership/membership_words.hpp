@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rendezvous/membership/current_round.hpp"
 #include "rendezvous/membership/messages.hpp"
@@ -21,6 +22,7 @@ std::string node_refused_text(const std::string& host, const std::string& addres
 std::string node_left_text(const std::string& host, const std::string& why);
 std::string node_lost_text(int group_rank, const std::string& host, const std::string& why);
 std::string left_out_text(const std::string& host);  // for a while, after it ended rounds
+std::string left_out_for_link_text(const std::string& host);
 std::string waiting_for_enough_text(int missing, std::chrono::milliseconds limit, const std::string& names);
 std::string last_call_text(int wanted, std::chrono::milliseconds limit, const std::string& names);
 std::string newcomers_text(int count, const std::string& names);  // "1 more node has come: gpu3"
@@ -57,6 +59,8 @@ std::string waiting_for_others_text(const std::string& why_too_few, std::chrono:
 std::string store_not_opened_text(std::chrono::milliseconds limit);
 std::string cannot_start_text(const std::string& host);
 std::string out_of_touch_text(const std::string& host);
+std::string link_text(const std::string& host, const std::string& other);  // "hosts a and b"
+std::string broken_links_text(const std::vector<std::string>& links);
 std::string failure_reason_text(const FailureReport& failure, bool is_certain);
 constexpr const char* kDidNotEndWorkers = "it did not end its workers";
 
@@ -100,6 +104,10 @@ std::string none_came_back_text(const std::string& why_too_few, std::chrono::mil
 
 constexpr const char* kLossAdvice =
     "look at that host and at ddprun's output there; `--max-restarts=N` waits for a node in its place";
+constexpr const char* kLinkAdvice =
+    "look at the network between these hosts, and at firewalls: both answer ddprun, and their workers do not reach "
+    "each "
+    "other; `--nnodes=MIN:MAX` goes on without one of them";
 constexpr const char* kSurvivorsAdvice =
     "look at the output of ddprun on the other nodes, one of which says where they are";
 constexpr const char* kUnexplainedStopAdvice =

@@ -125,6 +125,7 @@ struct RoundFailed {
   std::optional<std::string> what{};      // one line
   std::vector<int> hung_ranks{};          // that a collective's deadline found missing; at most kHungRanksMax
   std::chrono::milliseconds job_time{0};  // when it did
+  bool is_for_others = false;             // it left its group for other ranks; older ones do not say it
   bool operator==(const RoundFailed&) const = default;
 };
 
@@ -155,9 +156,14 @@ struct RoundEnded {
   // no failures, nor is what fails elsewhere for want of them.
   std::optional<int> signal_number{};
   std::optional<std::chrono::milliseconds> signalled_at{};  // job time
+  // Ranks on other hosts that gave its workers no answer, at most kUnreachedMax; and whether every worker of this node
+  // had entered a call that did not complete, as it said itself. Older ones say neither.
+  std::vector<int> unreached{};
+  bool were_in_call = false;
   bool operator==(const RoundEnded&) const = default;
 };
 constexpr std::size_t kFailuresMax = 8;
+constexpr std::size_t kUnreachedMax = 1024;
 
 // This node's ddprun was told to stop; or was warned by the scheduler that it will be, which begins no grace.
 struct StopAsked {
@@ -289,6 +295,9 @@ struct StopRound {
   std::optional<std::string> why{};  // one line; empty where this node knows it best
   std::vector<int> hung_ranks{};     // to be killed at once, where they are this node's; at most kHungRanksMax
   bool is_left_behind = false;       // the others have gone on without this node: it counts for that round no more
+  // As far as is known each worker that has failed did for other ranks. Those that have said nothing get the signal a
+  // moment later: they may say for whom they leave. An older node ignores it.
+  bool gathers = false;
   bool operator==(const StopRound&) const = default;
 };
 

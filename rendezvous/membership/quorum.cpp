@@ -62,12 +62,13 @@ int Quorum::silent_count() const {
   return current_.is_established ? silent : std::max(silent, count(established_).silent);
 }
 
-Quorum::Count Quorum::count(const RoundMembers& round) {
+Quorum::Count Quorum::count(const RoundMembers& round, const std::set<std::string>& without) {
   Count out;
   const auto lower = [](std::optional<int>& lowest, int rank) { lowest = lowest ? std::min(*lowest, rank) : rank; };
   for (const auto& [key, member] : round.members) {
-    if (member.standing == Standing::here) ++out.here, lower(out.lowest_here, member.group_rank);
-    if (member.standing == Standing::silent) ++out.silent, lower(out.lowest_silent, member.group_rank);
+    const bool is_out = member.standing == Standing::here && without.count(key) != 0;
+    if (member.standing == Standing::here && !is_out) ++out.here, lower(out.lowest_here, member.group_rank);
+    if (member.standing == Standing::silent || is_out) ++out.silent, lower(out.lowest_silent, member.group_rank);
   }
   out.silent += static_cast<int>(round.unheard.size());
   if (!round.unheard.empty()) lower(out.lowest_silent, round.unheard.lowest());
@@ -79,8 +80,8 @@ bool Quorum::Count::is_greater_part() const {
   return silent == 0 || *lowest_here < *lowest_silent;
 }
 
-bool Quorum::is_greater_part_here() const {
-  const auto now = count(current_);
+bool Quorum::is_greater_part_without(const std::set<std::string>& node_keys) const {
+  const auto now = count(current_, node_keys);
   if (current_.is_established) return now.is_greater_part();
   // Those that never heard of an adopted round reckon with one that is not known here. They are not the greater part of
   // it where every member of this one has come: without the greater part no round begins.
@@ -88,7 +89,7 @@ bool Quorum::is_greater_part_here() const {
     const bool is_lost_unheard = current_.lost && current_.unheard.has(*current_.lost);
     return now.silent == (is_lost_unheard ? 1 : 0) && now.is_greater_part();
   }
-  return now.is_greater_part() && count(established_).is_greater_part();
+  return now.is_greater_part() && count(established_, node_keys).is_greater_part();
 }
 
 }  // namespace ddp::rendezvous

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "rendezvous/membership/rank_set.hpp"
@@ -31,7 +32,9 @@ class Quorum {
   void come(const std::string& node_key);
   void leave(const std::string& node_key, bool is_end_proven);
 
-  bool is_greater_part_here() const;
+  bool is_greater_part_here() const { return is_greater_part_without({}); }
+  // The same if these, which are here, are to have no part in the next round.
+  bool is_greater_part_without(const std::set<std::string>& node_keys) const;
   bool is_established() const { return current_.is_established; }
   bool knows(const std::string& node_key) const;
   int silent_count() const;  // of the round in question that has more of them
@@ -56,7 +59,7 @@ class Quorum {
     bool is_greater_part() const;
   };
 
-  static Count count(const RoundMembers& round);
+  static Count count(const RoundMembers& round, const std::set<std::string>& without = {});
   static void set(RoundMembers& round, const std::string& node_key, Standing standing);
 
   RoundMembers current_, established_;  // the last established one before the current

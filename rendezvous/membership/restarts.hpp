@@ -10,6 +10,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/membership/current_round.hpp"
@@ -46,6 +47,7 @@ class Restarts {
 
   // Another round follows that one.
   void go_on(const RoundEnd& end, TimePoint now);
+  void set_cool_down(CoolDown cool_down) { cool_down_ = std::move(cool_down); }
   std::optional<std::string> reason() const { return reasons_.text(); }  // of the next round; empty for the first
   const RestartPause& pause() const { return pause_; }                   // before the next round
   const CoolDown& cool_down() const { return cool_down_; }

@@ -163,6 +163,10 @@ const FailureReport* cause_of(const CurrentRound& round) {
   return is_for_lost_node ? nullptr : &first;
 }
 
+bool are_all_for_others(const std::vector<FailureReport>& failures) {
+  return !failures.empty() && std::none_of(failures.begin(), failures.end(), accuses_nobody);
+}
+
 bool speaks_for_itself(const FailureReport& failure) { return cause_class_of(failure) <= CauseClass::killed; }
 
 bool is_hopeless(const FailureReport& failure) { return failure.ending.kind == Ending::Kind::not_started; }
@@ -196,6 +200,7 @@ bool is_change_of_members(const CurrentRound& round, bool has_begun, bool are_en
   const bool has_stopped_for_change = round.change && (round.stopped_at_step > 0 || round.change->is_decided);
   const bool is_done = has_begun && round.stopped == 0 && round.failures.empty() && !has_stopped_for_change;
   if (round.change && !round.loss) return first == nullptr && !is_done;
+  if (round.loss && round.loss->link != Loss::Link::none) return round.loss->link == Loss::Link::leaves_one_out;
   return round.loss && are_enough_left && !is_done &&
          (first == nullptr || first->job_time >= round.loss->at - kUnnoticed);
 }

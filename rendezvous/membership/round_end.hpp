@@ -42,6 +42,9 @@ bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause);
 // Null if nothing has failed, and if a node was lost for whose ranks the others left their groups.
 const FailureReport* cause_of(const CurrentRound& round);
 
+// Some rank has failed, and each that has says that it did for another one.
+bool are_all_for_others(const std::vector<FailureReport>& failures);
+
 // It is an error of its own or a kill, whatever else has failed.
 bool speaks_for_itself(const FailureReport& failure);
 

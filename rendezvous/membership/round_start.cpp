@@ -54,11 +54,6 @@ std::vector<NodeId> candidates(const Nodes& nodes, const CoolDown& cool_down, in
   return fit.size() >= static_cast<std::size_t>(nodes_min) ? fit : all;
 }
 
-int count_candidates(const Nodes& nodes, const CoolDown& cool_down, int nodes_min, TimePoint now) {
-  if (!cool_down.is_anyone_out(now)) return nodes.count_available();  // without a walk over all of them
-  return static_cast<int>(candidates(nodes, cool_down, nodes_min, now).size());
-}
-
 std::vector<NodeId> members_of_next_round(const Nodes& nodes, const std::vector<NodeId>& candidates, int nodes_max) {
   std::vector<RankCandidate> those;
   for (const auto id : candidates) {

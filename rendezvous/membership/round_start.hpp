@@ -17,7 +17,6 @@ namespace ddp::rendezvous {
 // The nodes that can take part, in the order of their ids. Hosts that ended too many rounds are left out if enough
 // others are there.
 std::vector<NodeId> candidates(const Nodes& nodes, const CoolDown& cool_down, int nodes_min, TimePoint now);
-int count_candidates(const Nodes& nodes, const CoolDown& cool_down, int nodes_min, TimePoint now);
 
 // Those of the candidates that the round has, in the order of their new group ranks.
 std::vector<NodeId> members_of_next_round(const Nodes& nodes, const std::vector<NodeId>& candidates, int nodes_max);

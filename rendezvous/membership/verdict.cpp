@@ -42,7 +42,7 @@ Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
   }
   if (round.loss) {
     verdict.what = round.loss->what;
-    verdict.try_this = kLossAdvice;
+    verdict.try_this = round.loss->link == Loss::Link::none ? kLossAdvice : kLinkAdvice;
     return outcome::NotTogether{};
   }
   if (round.tree_survived) {

@@ -330,6 +330,7 @@ void fields(RoundFailed& m, Visit visit) {
   visit("what", m.what);
   visit("job_time_ms", m.job_time);
   visit("hung_ranks", m.hung_ranks);
+  visit("is_for_others", m.is_for_others, false);
 }
 
 template <class Visit>
@@ -344,6 +345,8 @@ void fields(RoundEnded& m, Visit visit) {
   visit("kept_at_ms", m.progress.kept_at);
   visit("signal_number", m.signal_number);
   visit("signalled_at_ms", m.signalled_at);
+  visit("unreached", m.unreached, std::vector<int>());
+  visit("were_in_call", m.were_in_call, false);
 }
 
 template <class Visit>
@@ -468,6 +471,7 @@ void fields(StopRound& m, Visit visit) {
   visit("why", m.why);
   visit("hung_ranks", m.hung_ranks);
   visit("is_left_behind", m.is_left_behind);
+  visit("gathers", m.gathers, false);
 }
 
 template <class Visit>
@@ -638,6 +642,8 @@ void check(const RoundEnded& m) {
   check_range("stopped_at_step", m.stopped_at_step, 0, kWorkersMax);
   if (m.signal_number) check_range("signal_number", *m.signal_number, 1, kSignalMax);
   check_time("kept_at_ms", m.progress.kept_at);
+  if (m.unreached.size() > kUnreachedMax) refuse("unreached", "is too long");
+  for (const int rank : m.unreached) check_count("unreached", rank);
 }
 
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }

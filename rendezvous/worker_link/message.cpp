@@ -58,7 +58,8 @@ constexpr const char* kTypeOf<LinkStopAt> = "stop_at";
 constexpr std::array kDepartureNames{"in_order", "own_error", "for_others"};  // by kind
 
 Json json_of(const Departure& m) {
-  return {{"round", m.round}, {"kind", name_of(m.kind)}, {"ranks", m.ranks}, {"why", shortened(m.why)}};
+  return {{"round", m.round},        {"kind", name_of(m.kind)},  {"ranks", m.ranks},
+          {"why", shortened(m.why)}, {"unreached", m.unreached}, {"was_in_call", m.was_in_call}};
 }
 
 Json fields_of(const LinkHello& m) {
@@ -67,7 +68,7 @@ Json fields_of(const LinkHello& m) {
   return out;
 }
 Json fields_of(const LinkLeft& m) {
-  return {{"round", m.round}, {"hung_ranks", m.hung_ranks}, {"why", shortened(m.why)}};
+  return {{"round", m.round}, {"hung_ranks", m.hung_ranks}, {"why", shortened(m.why)}, {"was_in_call", m.was_in_call}};
 }
 Json fields_of(const LinkProgress& m) {
   Json out{{"round", m.round}, {"has_stepped", m.has_stepped}};
@@ -140,6 +141,12 @@ bool read(const Json& object, const char* name, std::map<std::string, std::strin
   return true;
 }
 
+// One that an older worker does not say.
+template <class T>
+bool read_if_any(const Json& object, const char* name, T& out) {
+  return object.find(name) == object.end() || read(object, name, out);
+}
+
 // One of a kind that is not known is passed over.
 bool read(const Json& object, const char* name, std::optional<Departure>& out) {
   const auto field = object.find(name);
@@ -147,7 +154,9 @@ bool read(const Json& object, const char* name, std::optional<Departure>& out) {
   Departure departure;
   std::string kind;
   if (!field->is_object() || !read(*field, "round", departure.round) || !read(*field, "kind", kind) ||
-      !read(*field, "ranks", departure.ranks) || !read(*field, "why", departure.why))
+      !read(*field, "ranks", departure.ranks) || !read(*field, "why", departure.why) ||
+      !read_if_any(*field, "unreached", departure.unreached) ||
+      !read_if_any(*field, "was_in_call", departure.was_in_call))
     return false;
   const auto* const found = std::find(kDepartureNames.begin(), kDepartureNames.end(), kind);
   if (found == kDepartureNames.end()) return true;
@@ -161,7 +170,8 @@ bool read(const Json& object, LinkHello& m) {
          read(object, "takes_stops", m.takes_stops) && read(object, "departure", m.departure);
 }
 bool read(const Json& object, LinkLeft& m) {
-  return read(object, "round", m.round) && read(object, "hung_ranks", m.hung_ranks) && read(object, "why", m.why);
+  return read(object, "round", m.round) && read(object, "hung_ranks", m.hung_ranks) && read(object, "why", m.why) &&
+         read_if_any(object, "was_in_call", m.was_in_call);
 }
 bool read(const Json& object, LinkProgress& m) {
   return read(object, "round", m.round) && read(object, "has_stepped", m.has_stepped) &&

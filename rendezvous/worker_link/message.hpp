@@ -35,6 +35,9 @@ struct Departure {
   Kind kind = Kind::in_order;
   std::vector<int> ranks{};  // of the job, that it has left for; only of `for_others`, and at most kRanksMax
   std::string why{};         // one line; may be empty
+  // Only of `for_others`; an older agent ignores these.
+  std::vector<int> unreached{};  // ranks of the job on hosts that gave its host no answer; at most kRanksMax
+  bool was_in_call = false;      // it had entered a call that did not complete
   bool operator==(const Departure&) const = default;
 };
 
@@ -55,6 +58,7 @@ struct LinkLeft {
   std::uint32_t round = 0;
   std::vector<int> hung_ranks{};  // that did not come to a collective by its deadline; at most kRanksMax
   std::string why{};              // one line
+  bool was_in_call = false;       // as in Departure; an older agent ignores it
   bool operator==(const LinkLeft&) const = default;
 };
 

@@ -110,7 +110,7 @@ bool Faults::cut() {
   world_.trace("fault: hosts ", a, " and ", b, " can't reach each other for ", time.count() / 1000, " ms");
   block_for(a, b, time);
   block_for(b, a, time);
-  miss_each_other(a, b);
+  world_.miss_each_other(a, b);
   return true;
 }
 
@@ -118,22 +118,6 @@ void Faults::block_for(int from, int to, Duration time) {
   world_.checks.members_change();
   world_.network->block(from, to);
   world_.clock.after(time, nullptr, [this, from, to] { world_.network->unblock(from, to); });
-}
-
-// Membership may reach both of them, so only the deadlines of their collectives tell that there is a cut.
-void Faults::miss_each_other(int a, int b) {
-  if (job().is_collective_endless) return;
-  const auto timeout = dice().between(job().collective_timeout_min, job().collective_timeout_max);
-  world_.clock.after(timeout, nullptr, [this, a, b] {
-    if (is_over_ || world_.network->is_open(a, b) || world_.network->is_open(b, a)) return;
-    auto *one = world_.node_on(a), *other = world_.node_on(b);
-    if (one != nullptr && other != nullptr && one->workers().round() == other->workers().round() &&
-        one->workers().do_all_work() && other->workers().do_all_work()) {
-      fail_a_worker(*one);
-      fail_a_worker(*other);
-    }
-    world_.clock.after(1s, nullptr, [this, a, b] { miss_each_other(a, b); });
-  });
 }
 
 void Faults::fail_a_worker(Node& node) {

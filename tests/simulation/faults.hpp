@@ -48,7 +48,6 @@ class Faults {
   bool fill_daemon();
 
   void block_for(int from, int to, Duration time);
-  void miss_each_other(int a, int b);
   void fail_a_worker(Node& node);
   Node* some_node();
   Duration some_time();

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <exception>
 
+#include "rendezvous/membership/limits.hpp"
 #include "tests/simulation/faults.hpp"
 #include "tests/simulation/world.hpp"
 
@@ -362,9 +363,11 @@ class History {
 
   // The sum of what may be waited for in a row: pauses that hold on, the limits of heartbeats, of the search for the
   // next host and of re-stating, the stop of workers, the wait for nodes, the last calls, the cool-down of a host.
+  // A host may be left out for a broken link, and then because it has ended too many rounds.
   Duration settling_time() {
+    constexpr Duration kLeftOut = 2 * rendezvous::CoolDown::kOut;
     return 10s + 12 * limit() + 2 * job().orphan_limit + 3 * job().join_timeout + 3 * job().last_call_timeout +
-           3 * job().grace + 2 * job().workers.stop_max + job().collective_timeout_max + 40s + 300s;
+           3 * job().grace + 2 * job().workers.stop_max + job().collective_timeout_max + 40s + kLeftOut;
   }
 
   void check_end() {

@@ -121,7 +121,7 @@ class Node {
     workers_.signal_worker(action.local_rank, action.signal_number);
   }
   void perform(const launcher::KillWorker& action);
-  void perform(const launcher::SignalTree& action) { workers_.signal_tree(action.signal_number); }
+  void perform(const launcher::SignalTree& action) { workers_.signal_tree(action.signal_number, action.spared); }
   void perform(const launcher::KillOrphans&) { workers_.kill_orphans(); }
   void perform(const launcher::KillTree&) { workers_.kill_tree(); }
   void perform(const launcher::NodeCore::ForwardSignal&) {}

@@ -128,10 +128,12 @@ void Workers::look_who_is_ending() {
   for (auto& worker : workers_) worker.was_ending = worker.state == State::dying;
 }
 
-void Workers::signal_tree(int signal_number) {
-  world_.clock.after(kPipe, &guardian_, [this, signal_number, incarnations = incarnations_] {
+void Workers::signal_tree(int signal_number, const std::vector<int>& spared) {
+  world_.clock.after(kPipe, &guardian_, [this, signal_number, spared, incarnations = incarnations_] {
     look_who_is_ending();
-    for (int local_rank = 0; local_rank < count(); ++local_rank) end_by_signal(local_rank, signal_number, incarnations);
+    for (int local_rank = 0; local_rank < count(); ++local_rank)
+      if (std::find(spared.begin(), spared.end(), local_rank) == spared.end())
+        end_by_signal(local_rank, signal_number, incarnations);
     if (!orphans_.empty() && world_.dice.chance(70)) end_orphan();
     if (world_.job.is_signal_told) tell({launcher::TreeSignalled{signal_number}});
   });
@@ -247,13 +249,30 @@ void Workers::leave(int local_rank, const std::vector<int>& hung_ranks, const st
   auto& worker = worker_of(local_rank);
   if (worker.state != State::starting && worker.state != State::working) return;
   const auto left = round();
+  const bool was_in_call = worker.state == State::working;
   world_.trace(agent_.name, " local rank ", local_rank, " leaves the round: ", why);
   set(worker, State::waiting);
-  say(local_rank, worker_link::LinkLeft{left.number, hung_ranks, why});
+  say(local_rank, worker_link::LinkLeft{left.number, hung_ranks, why, was_in_call});
   world_.worker_ended(left, false);
 }
 
-void Workers::miss_a_rank(int local_rank, std::optional<int> hung_rank) {
+void Workers::say_departure(int local_rank, const std::vector<int>& ranks, const std::vector<int>& unreached) {
+  const auto& worker = worker_of(local_rank);
+  worker_link::Departure departure{round().number, worker_link::Departure::Kind::for_others, ranks,
+                                   "a rank is missing"};
+  departure.unreached = unreached;
+  departure.was_in_call = true;
+  say(local_rank, worker_link::LinkHello{worker_link::kVersion, worker.takes_seats, worker.takes_stops, departure});
+}
+
+void Workers::miss_host(int local_rank, const std::vector<int>& ranks) {
+  say_departure(local_rank, ranks, ranks);
+  if (!worker_of(local_rank).takes_seats) return fail(local_rank, {Ending::Kind::exited, 1, false});
+  leave(local_rank, ranks, "a host does not answer");
+}
+
+void Workers::miss_a_rank(int local_rank, std::optional<int> hung_rank, std::optional<int> gave_up) {
+  if (gave_up) say_departure(local_rank, {*gave_up}, {});
   if (!worker_of(local_rank).takes_seats) return fail(local_rank, {Ending::Kind::exited, 1, false});
   leave(local_rank, hung_rank ? std::vector<int>{*hung_rank} : std::vector<int>(),
         hung_rank ? "rank " + std::to_string(*hung_rank) + " does not come" : "a rank is gone");

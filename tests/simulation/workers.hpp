@@ -43,7 +43,7 @@ class Workers {
   void spawn(const std::vector<int>& local_ranks, const rendezvous::StartRound& round);
   void signal_worker(int local_rank, int signal_number);
   void kill_worker(int local_rank);
-  void signal_tree(int signal_number);
+  void signal_tree(int signal_number, const std::vector<int>& spared = {});
   void kill_orphans();
   void kill_tree();
 
@@ -61,7 +61,10 @@ class Workers {
   void fail(int local_rank, launcher::Ending ending);
   void hang(int local_rank);
   // A collective has ended without one of its ranks, which is known where that one hangs: `hung_rank` of the world.
-  void miss_a_rank(int local_rank, std::optional<int> hung_rank);
+  // gave_up: a rank that has told why it leaves.
+  void miss_a_rank(int local_rank, std::optional<int> hung_rank, std::optional<int> gave_up);
+  // A collective has ended, and the host of these ranks of the world does not answer.
+  void miss_host(int local_rank, const std::vector<int>& ranks);
   void die_slowly(int local_rank, Duration time);                  // it is killed now, and is gone only then
   void take_schedulers_signal(int local_rank, int signal_number);  // who asks should_stop() is not ended by it
   void finish_work();                                              // those that work end well, soon
@@ -113,6 +116,7 @@ class Workers {
   void take(int local_rank, const worker_link::LinkPrepareStop& message);
   void take(int local_rank, const worker_link::LinkStopAt& message);
   void leave(int local_rank, const std::vector<int>& hung_ranks, const std::string& why);
+  void say_departure(int local_rank, const std::vector<int>& ranks, const std::vector<int>& unreached);
   // `incarnations`: as many were begun when the guardian was asked; it starts no other before it has signalled those.
   void end_by_signal(int local_rank, int signal_number, std::uint64_t incarnations);
   bool is_any_process_left() const;

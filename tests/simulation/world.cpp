@@ -313,6 +313,36 @@ bool World::was_cut_off(Node& node) {
   return node.unheard_at && clock.now() - *node.unheard_at < 5s + job.network.heartbeat_timeout + job.grace;
 }
 
+// Membership may reach both of them, so only these deadlines tell that there is a cut.
+void World::miss_each_other(int a, int b) {
+  if (job.is_collective_endless) return;
+  const auto timeout = fault_dice.between(job.collective_timeout_min, job.collective_timeout_max);
+  if (fault_dice.chance(50)) std::swap(a, b);
+  clock.after(timeout, nullptr, [this, a, b] {
+    if (network->is_open(a, b) || network->is_open(b, a)) return;
+    auto *one = node_on(a), *other = node_on(b);
+    if (one != nullptr && other != nullptr && one->workers().round() == other->workers().round() &&
+        one->workers().do_all_work() && other->workers().do_all_work()) {
+      miss(*one, *other);
+      clock.after(fault_dice.between(Duration(0), 500ms), nullptr, [this, one, other, round = one->workers().round()] {
+        if (other->is_alive() && other->workers().round() == round) miss(*other, *one);
+      });
+    }
+    clock.after(1s, nullptr, [this, a, b] { miss_each_other(a, b); });
+  });
+}
+
+void World::miss(Node& one, const Node& other) {
+  auto& workers = one.workers();
+  checks.fails(workers.round());
+  gave_up_.try_emplace(workers.round(), workers.rank_first());
+  std::vector<int> missed;
+  for (int local_rank = 0; local_rank < other.workers().count(); ++local_rank)
+    missed.push_back(other.workers().rank_first() + local_rank);
+  for (int local_rank = 0; local_rank < workers.count(); ++local_rank)
+    if (workers.does_work(local_rank)) workers.miss_host(local_rank, missed);
+}
+
 void World::worker_ended(const RoundId& round, bool is_success, std::optional<int> hung_rank) {
   if (is_success || job.is_collective_endless) return;
   for (auto* node : alive_) {
@@ -320,9 +350,12 @@ void World::worker_ended(const RoundId& round, bool is_success, std::optional<in
     for (int local_rank = 0; local_rank < node->workers().count(); ++local_rank) {
       if (!node->workers().does_work(local_rank)) continue;
       clock.after(dice.between(job.collective_timeout_min, job.collective_timeout_max), &node->tree(),
-                  [node, local_rank, round, hung_rank] {
-                    if (node->workers().round() == round && node->workers().does_work(local_rank))
-                      node->workers().miss_a_rank(local_rank, hung_rank);
+                  [this, node, local_rank, round, hung_rank] {
+                    if (node->workers().round() != round || !node->workers().does_work(local_rank)) return;
+                    const auto gave_up = gave_up_.find(round);
+                    node->workers().miss_a_rank(
+                        local_rank, hung_rank,
+                        gave_up == gave_up_.end() ? std::nullopt : std::optional(gave_up->second));
                   });
     }
   }

@@ -116,6 +116,9 @@ class World {
   void workers_changed();
   // Or left, or hangs: its peers may notice. hung_rank: which one of the world does.
   void worker_ended(const RoundId& round, bool is_success, std::optional<int> hung_rank = {});
+  // As long as these hosts do not reach each other their workers find that at the deadline of each collective: those of
+  // one host first.
+  void miss_each_other(int a, int b);
   // Of the workers of a round once they have finished a step: one more than any of them had.
   std::uint64_t commits_of(const RoundId& round);
   void tells(const Server& server, const std::string& node_key, const rendezvous::ToAgent& message);
@@ -169,6 +172,7 @@ class World {
   void write(const std::string& line);
   void trace_message(const std::string& name, const rendezvous::ToAgent& message);
   bool was_cut_off(Node& node);
+  void miss(Node& one, const Node& other);
   bool is_told_to_stop(const Node& node) const;  // or another one of its round
   void start_stranger(int port, PortHolder holder);
   void direct(Daemon& daemon, Channel& channel, const rendezvous::Hello& hello);
@@ -180,6 +184,7 @@ class World {
   std::deque<std::unique_ptr<Daemon>> daemons_;
   Daemon* daemon_ = nullptr;
   std::map<RoundId, std::uint64_t> commits_;
+  std::map<RoundId, int> gave_up_;  // the first rank that missed another host, and told the others
   std::map<std::pair<int, Call>, TimePoint> fails_until_;  // by host
   std::uint64_t terms_ = 0, nonces_ = 0;
   int nodes_started_ = 0;

@@ -90,7 +90,8 @@ void AgentLink::depart(const worker_link::Departure& departure) {
       (before->kind != Kind::in_order || departure.kind == Kind::in_order))
     return;
   hello_.departure = departure;
-  if (hello_.departure->ranks.size() > worker_link::kRanksMax) hello_.departure->ranks.resize(worker_link::kRanksMax);
+  for (auto* ranks : {&hello_.departure->ranks, &hello_.departure->unreached})
+    if (ranks->size() > worker_link::kRanksMax) ranks->resize(worker_link::kRanksMax);
   send(hello_);
 }
 

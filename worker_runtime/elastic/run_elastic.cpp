@@ -8,6 +8,7 @@
 #include "ddp/elastic.hpp"
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/files/process_log.hpp"
+#include "worker_runtime/flight_recorder/recorder.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -28,6 +29,7 @@ class RoundCut {
     const std::lock_guard lock(mutex_);
     if (has_come_) return;
     has_come_ = true;
+    was_in_call_ = flight_recorder::process_recorder().has_incomplete_call();
     why_ = "the round is over" + (why.empty() ? "" : ": " + why);
     cut_.cut(why_);
     if (group_) group_->abort(why_, AbortCause::round_over);
@@ -36,6 +38,12 @@ class RoundCut {
   bool has_come() const {
     const std::lock_guard lock(mutex_);
     return has_come_;
+  }
+
+  // Whether the round's end has met this rank in a call.
+  bool was_in_call() const {
+    const std::lock_guard lock(mutex_);
+    return was_in_call_;
   }
 
   base::Cut* cut() { return &cut_; }
@@ -54,7 +62,7 @@ class RoundCut {
  private:
   base::Cut cut_;
   mutable std::mutex mutex_;
-  bool has_come_ = false;
+  bool has_come_ = false, was_in_call_ = false;
   std::string why_;
   std::shared_ptr<ProcessGroup::Impl> group_;
 };
@@ -118,7 +126,7 @@ std::optional<LinkLeft> run_round(const Launch& launch, AgentLink& link, Elastic
       link.leave();
       throw;
     }
-    left.emplace(LinkLeft{round, {}, first_line_of(error.what())});
+    left.emplace(LinkLeft{round, {}, first_line_of(error.what()), end.was_in_call()});
     const auto* timeout = dynamic_cast<const TimeoutError*>(&error);
     if (timeout != nullptr && !end.has_come()) left->hung_ranks = timeout->ranks();
     if (left->hung_ranks.size() > worker_link::kRanksMax) left->hung_ranks.resize(worker_link::kRanksMax);

@@ -30,15 +30,21 @@ class EntryRing {
   Entry& next_entry() { return entries_[next_record_ % entries_.size()]; }
   void count_record() { ++next_record_; }
 
+  template <class Condition>
+  bool any_of(const Condition& condition) const {
+    return std::any_of(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(count()), condition);
+  }
+
   // Appends all entries, the oldest first.
   void copy_to(std::vector<Entry>& out) const {
-    for (std::uint64_t record = next_record_ - std::min<std::uint64_t>(next_record_, entries_.size());
-         record < next_record_; ++record) {
+    for (std::uint64_t record = next_record_ - count(); record < next_record_; ++record) {
       out.push_back(entries_[record % entries_.size()]);
     }
   }
 
  private:
+  std::uint64_t count() const { return std::min<std::uint64_t>(next_record_, entries_.size()); }
+
   std::vector<Entry> entries_;  // record r is at r % size
   std::uint64_t next_record_ = 0;
 };

@@ -163,6 +163,16 @@ void Recorder::refuse(const Ticket& ticket) {
   group->uncount(is_counted_as_point_to_point, ticket.entry_count);
 }
 
+bool Recorder::has_incomplete_call() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, group] : groups_) take_in(*group);
+  return ring_.any_of([this](const Entry& entry) {
+    const RecordedGroup* const group = groups_.find(entry.group);
+    return entry.state != State::completed && entry.state != State::refused && group != nullptr &&
+           group->status.is_open;
+  });
+}
+
 Snapshot Recorder::snapshot() {
   Snapshot snapshot;
   snapshot.entries.reserve(ring_.size());  // before the lock, which others wait for

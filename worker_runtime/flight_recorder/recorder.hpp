@@ -48,6 +48,9 @@ class Recorder {
   // The call never reached the others. If it is the group's last one, the next one gets its numbers.
   void refuse(const Ticket& ticket);
 
+  // Whether some open group has a call that has not completed, be it that the call has failed.
+  bool has_incomplete_call();
+
   Snapshot snapshot();
 
  private:

@@ -285,11 +285,12 @@ TEST_F(Group, WorkerThatLeftIsSignalledAfterAMomentLikeTheOthers) {
   EXPECT_EQ(ended().failures[0].message, "aborted");
 }
 
-TEST_F(Group, WorkerThatLeftForAnotherIsStoppedAtOnceAndSaysForWhom) {
+TEST_F(Group, WorkerThatLeftForAnotherSaysForWhomAndIsNotSpared) {
   begin(3);
   step({WorkerDeparted{0, {0, DepartureKind::for_others, {5}, "rank 5 ended"}}});
   step({WorkerDeparted{2, {0, DepartureKind::for_others, {5}, "rank 5 ended"}}});
-  EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "F0 O T15");
+  EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "F0 O T15-1");
+  EXPECT_EQ(tick_at(1s), "T15");
   EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, WorkerEnded{2, exited(1)}, TreeEmpty{}}), "E");
   ASSERT_EQ(ended().failures.size(), 1u);
   EXPECT_EQ(ended().failures[0].accused, std::vector{5});
@@ -358,7 +359,7 @@ TEST_F(Group, WhoFailedByLeavingDoesNotFailAgainByItsDeath) {
 
 TEST_F(Group, WhoWasNotSpawnedYetWhenItsRoundWasStoppedHasNotFailed) {
   begin(2);
-  EXPECT_EQ(step({StopWorkers{SIGTERM, false, false, {0, 1}}}), "T15 K0 K1");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, false, {0, 1}}}), "T15");
   EXPECT_EQ(step({WorkerNotSpawned{0}, WorkerNotSpawned{1}, TreeEmpty{}}), "E");
   EXPECT_TRUE(ended().failures.empty());
   EXPECT_EQ(ended().stopped, 2);
@@ -461,10 +462,62 @@ TEST_F(Group, AHungWorkerThatTakesNoSeatsIsTheFailureToo) {
   begin_with_seats(2);
   step({WorkerSaidHello{1, false}});
   EXPECT_EQ(step({WorkerLeft{0, "rank 1 is missing", {1}}}), "F0 W1:15");
-  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "K1");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "");
+  EXPECT_EQ(tick_at(29s), "") << "others alone say that it hangs: it has the grace";
+  EXPECT_EQ(tick_at(1s), "K1");
   EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "O");
   EXPECT_EQ(step({OrphansGone{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 2u);
+  EXPECT_TRUE(ended().failures[1].is_hung);
+}
+
+TEST_F(Group, NobodyIsKilledOnAnotherRanksWordAloneIfNoRoundFollows) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, false, {1}}}), "T15");
+  EXPECT_EQ(tick_at(29s), "");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}, WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+}
+
+TEST_F(Group, WorkersThatHaveSaidNothingAreSignalledAMomentLaterIfAnotherLeftForOthers) {
+  begin(3);
+  const auto departure = [](int local_rank, std::vector<int> unreached) {
+    WorkerDeparted out{local_rank, {0, DepartureKind::for_others, {5}, "rank 5 does not come"}};
+    out.departure.unreached = std::move(unreached);
+    out.departure.was_in_call = true;
+    return out;
+  };
+  step({departure(0, {5, 6})});
+  EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "F0 O T15-12");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {}, true}}), "");
+  step({departure(1, {5, 7})});
+  EXPECT_EQ(step({WorkerEnded{1, exited(1)}}), "");
+  EXPECT_EQ(tick_at(999ms), "");
+  EXPECT_EQ(tick_at(1ms), "T15");
+  EXPECT_EQ(step({WorkerEnded{2, killed(SIGTERM)}, TreeEmpty{}}), "E");
   EXPECT_EQ(ended().failures.size(), 2u);
+  EXPECT_EQ(ended().unreached, (std::vector{5, 6, 7}));
+  EXPECT_FALSE(ended().were_in_call) << "the last one did not say so";
+}
+
+TEST_F(Group, AFailureElsewhereThatIsForNobodyEndsTheWaitForWhatWorkersSay) {
+  begin(2);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {}, true}}), "T15-01");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "T15");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {}, true}}), "") << "once";
+}
+
+TEST_F(Group, WorkersSayWhetherTheyWereInACall) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R01");
+  EXPECT_EQ(step({WorkerLeft{0, "", {}, true}, WorkerLeft{1, "", {}, true}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_TRUE(ended().were_in_call);
+  EXPECT_EQ(step({BeginRound{}}), "N01 B");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R01");
+  EXPECT_EQ(step({WorkerLeft{0, "", {}, true}, WorkerLeft{1, "", {}, false}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_FALSE(ended().were_in_call);
 }
 
 TEST_F(Group, AWorkerSaidToHangThatHasLeftLivesOn) {

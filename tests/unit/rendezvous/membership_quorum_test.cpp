@@ -35,6 +35,21 @@ TEST(Quorum, IsMoreThanHalfOrHalfWithTheLowestRankOfThoseWhoseEndIsNotProven) {
   }
 }
 
+TEST(Quorum, NodesThatAreToHaveNoPartDoNotCount) {
+  Quorum quorum;
+  quorum.begin(nodes("abcd"));
+  start_all(quorum, "abcd");
+  EXPECT_TRUE(quorum.is_greater_part_without({"c", "d"}));
+  EXPECT_FALSE(quorum.is_greater_part_without({"a", "b"}));
+  quorum.leave("d", false);
+  EXPECT_TRUE(quorum.is_greater_part_without({"c"}));
+  EXPECT_FALSE(quorum.is_greater_part_without({"a"}));
+  quorum.leave("b", true);
+  EXPECT_FALSE(quorum.is_greater_part_without({"c", "b"})) << "whose end is proven does not count either";
+  quorum.leave("d", true);
+  EXPECT_TRUE(quorum.is_greater_part_without({"c"}));
+}
+
 TEST(Quorum, BeforeTheFirstRoundThereIsNobodyToWaitFor) { EXPECT_TRUE(Quorum().is_greater_part_here()); }
 
 TEST(Quorum, IsEstablishedWhenTheLastHasStarted) {

@@ -75,10 +75,10 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                              StoreOpened{4, 29400},
                              RoundStarted{4},
                              FirstStep{4},
-                             RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms},
+                             RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms, true},
                              RoundEnded{4, {some_failure(), {}}, 7, true, 3, {12, {}, 17ms}},
                              RoundEnded{4, {}, 0, false, 8, {{}, 1'000'000'000'000}},
-                             RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms},
+                             RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms, {3, 7}, true},
                              StopAsked{15, true},
                              StopAsked{15, false, true},
                              StopAsked{15, false, false, true},
@@ -120,7 +120,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
       PrepareStop{4, false},
       StopAt{4, 1002, 15},
       StopAt{4, 1, 0},
-      StopRound{4, 15, true, true, "ctrl-c", {3}, true},
+      StopRound{4, 15, true, true, "ctrl-c", {3}, true, true},
       FinishJob{137,
                 some_failure(),
                 {some_failure()},
@@ -352,7 +352,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
                   {"/hung_ranks/0", {-1, 2'000'000'000}},
                   {"/job_time_ms", {101 * 366 * kDay, -101 * 366 * kDay}, {-1}}},
                  parse);
-  RoundEnded ended{4, {some_failure()}, 0, false, 0, {1, 1}, 15, 1ms};
+  RoundEnded ended{4, {some_failure()}, 0, false, 0, {1, 1}, 15, 1ms, {3}, true};
   expect_checked(to_json(ToMembership(ended)),
                  {{"/stopped", {-1, 16'385}},
                   {"/stopped_at_step", {-1, 16'385}},
@@ -360,6 +360,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
                   {"/signal_number", {0, 65}},
                   {"/signalled_at_ms", {101 * 366 * kDay}},
                   {"/kept_at_ms", {-1, 101 * 366 * kDay}, {0}},
+                  {"/unreached", {Json(std::vector<int>(1025, 1)), Json(std::vector<int>{-1})}},
                   {"/failures/0/rank", {-1, 2'000'000'000}},
                   {"/failures/0/local_rank", {-1, 16'384}},
                   {"/failures/0/pid", {-1, std::int64_t{1} << 31}},

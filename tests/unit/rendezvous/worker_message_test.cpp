@@ -12,9 +12,11 @@ TEST(WorkerMessage, WhatAWorkerSaysComesBackTheSame) {
        {FromWorker(LinkHello{kVersion, true, false}), FromWorker(LinkHello{kVersion, false, true}),
         FromWorker(LinkHello{kVersion, true, true, Departure{7, Departure::Kind::in_order, {}, ""}}),
         FromWorker(LinkHello{kVersion, true, true, Departure{7, Departure::Kind::for_others, {0, 1'000'000}, "why"}}),
-        FromWorker(LinkLeft{7, {1, 63}, "rank 1 is missing"}), FromWorker(LinkProgress{7, true, 12, {}}),
-        FromWorker(LinkProgress{7, false, {}, 4'503'599'627'370'496}), FromWorker(LinkStopReady{7, 1001}),
-        FromWorker(LinkStopping{7})}) {
+        FromWorker(
+            LinkHello{kVersion, true, true, Departure{7, Departure::Kind::for_others, {1}, "why", {1, 2}, true}}),
+        FromWorker(LinkLeft{7, {1, 63}, "rank 1 is missing"}), FromWorker(LinkLeft{7, {}, "", true}),
+        FromWorker(LinkProgress{7, true, 12, {}}), FromWorker(LinkProgress{7, false, {}, 4'503'599'627'370'496}),
+        FromWorker(LinkStopReady{7, 1001}), FromWorker(LinkStopping{7})}) {
     const auto packet = encode(message);
     EXPECT_EQ(parse_from_worker(packet), message) << packet;
     EXPECT_FALSE(parse_to_worker(packet)) << "it goes the other way";
@@ -29,6 +31,17 @@ TEST(WorkerMessage, DepartureOfALaterKindIsPassedOver) {
        {"7", R"({"round":7,"kind":"own_error"})", R"({"round":-1,"kind":"own_error","ranks":[],"why":""})",
         R"({"round":7,"kind":"own_error","ranks":[-1],"why":""})"})
     EXPECT_FALSE(parse_from_worker(hello + departure + "}")) << departure;
+}
+
+TEST(WorkerMessage, WhatAnOlderWorkerDoesNotSayIsPassedOver) {
+  const std::string hello = R"({"type":"hello","version":1,"takes_seats":true,"takes_stops":false,"departure":)";
+  const std::string departure = R"({"round":7,"kind":"for_others","ranks":[3],"why":"")";
+  EXPECT_EQ(parse_from_worker(hello + departure + "}}"),
+            FromWorker(LinkHello{kVersion, true, false, Departure{7, Departure::Kind::for_others, {3}, ""}}));
+  EXPECT_EQ(parse_from_worker(R"({"type":"left","round":7,"hung_ranks":[],"why":""})"),
+            FromWorker(LinkLeft{7, {}, ""}));
+  for (const auto* field : {R"("unreached":[-1])", R"("unreached":7)", R"("was_in_call":1)"})
+    EXPECT_FALSE(parse_from_worker(hello + departure + "," + field + "}}")) << field;
 }
 
 TEST(WorkerMessage, WhatAWorkerIsToldComesBackTheSame) {

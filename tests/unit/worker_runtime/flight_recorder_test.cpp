@@ -301,6 +301,27 @@ TEST(FlightRecorder, SaysHowFarEachGroupHasCome) {
   EXPECT_EQ(status.last_completed, 2U);
 }
 
+TEST(FlightRecorder, SaysWhetherACallOfAnOpenGroupHasNotCompleted) {
+  Recorder recorder(4);
+  EXPECT_FALSE(recorder.has_incomplete_call());
+  const GroupId group = recorder.open({});
+  const Ticket first = recorder.record(group, kAllReduce);
+  EXPECT_TRUE(recorder.has_incomplete_call());
+  recorder.start(first);
+  recorder.complete(first);
+  EXPECT_FALSE(recorder.has_incomplete_call());
+  const Ticket second = recorder.record(group, kAllReduce);
+  recorder.refuse(second);
+  EXPECT_FALSE(recorder.has_incomplete_call()) << "the other ranks never saw it";
+  const Ticket third = recorder.record_started(group, kAllReduce, now());
+  recorder.completion_of(group).say(third, now());
+  EXPECT_FALSE(recorder.has_incomplete_call());
+  recorder.fail(recorder.record(group, kAllReduce));
+  EXPECT_TRUE(recorder.has_incomplete_call());
+  recorder.close(group);
+  EXPECT_FALSE(recorder.has_incomplete_call());
+}
+
 TEST(FlightRecorder, RecordsOfARoundCountFromItsStart) {
   Recorder recorder;
   const GroupId group = recorder.open(group_named("group"));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "worker_runtime/agent_link/process_link.hpp"
+#include "worker_runtime/flight_recorder/recorder.hpp"
 
 namespace ddp::core {
 
@@ -20,15 +21,19 @@ void tell(const process_group::GroupMember& who, Departure departure) {
 
 }  // namespace
 
-void tell_failure(const FailedGroup& group, const Verdict& verdict) noexcept try {
+void tell_failure(const FailedGroup& group, const Verdict& verdict, const std::vector<int>& unreached) noexcept try {
   if (verdict.kind == Verdict::Kind::aborted || verdict.kind == Verdict::Kind::round_over) return;
+  const auto of_job = [&](int rank) {
+    return group.job_ranks.empty() ? rank : group.job_ranks.at(static_cast<std::size_t>(rank));
+  };
   Departure departure;
   departure.kind = Departure::Kind::for_others;
   departure.why = verdict.message.substr(0, verdict.message.find('\n'));
   for (const int rank : verdict.ranks) {
-    const auto index = static_cast<std::size_t>(rank);
-    if (rank != group.who.rank) departure.ranks.push_back(group.job_ranks.empty() ? rank : group.job_ranks.at(index));
+    if (rank != group.who.rank) departure.ranks.push_back(of_job(rank));
   }
+  for (const int rank : unreached) departure.unreached.push_back(of_job(rank));
+  departure.was_in_call = flight_recorder::process_recorder().has_incomplete_call();
   tell(group.who, std::move(departure));
 } catch (...) {  // as the header says
 }

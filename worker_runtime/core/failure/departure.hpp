@@ -10,6 +10,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "worker_runtime/core/failure/failed_group.hpp"
 #include "worker_runtime/core/failure/verdict.hpp"
@@ -17,8 +18,8 @@
 
 namespace ddp::core {
 
-// The group has failed: calls throw this verdict.
-void tell_failure(const FailedGroup& group, const Verdict& verdict) noexcept;
+// The group has failed: calls throw this verdict. `unreached`: its ranks on hosts that gave this host no answer.
+void tell_failure(const FailedGroup& group, const Verdict& verdict, const std::vector<int>& unreached = {}) noexcept;
 
 // This rank leaves the group without that: in order, or for an error that is no failure of the group.
 void tell_departure(const process_group::GroupMember& who, bool is_own_error, const std::string& why) noexcept;

@@ -8,7 +8,7 @@
 namespace ddp::cpu_backend {
 
 void Ending::tell_agent(const std::exception& error) const {
-  core::tell_failure(parts_.members.failed_group(), core::verdict_of(error));
+  core::tell_failure(parts_.members.failed_group(), core::verdict_of(error), parts_.states.cut_off());
 }
 
 // Tells the other ranks first: writing a file takes its time.

@@ -16,6 +16,7 @@
 #include "worker_runtime/backends/cpu/group/members.hpp"
 #include "worker_runtime/backends/cpu/group/pair_calls.hpp"
 #include "worker_runtime/backends/cpu/group/present_call.hpp"
+#include "worker_runtime/backends/cpu/group/rank_states.hpp"
 #include "worker_runtime/core/failure/failure.hpp"
 #include "worker_runtime/core/failure/failure_listener.hpp"
 #include "worker_runtime/core/failure/verdict.hpp"
@@ -30,6 +31,7 @@ class Ending {
   struct Parts {
     const Members& members;
     Arrivals& arrivals;
+    const RankStates& states;
     core::GroupStatus& status;
     PresentCall& call;
     HostNews& news;

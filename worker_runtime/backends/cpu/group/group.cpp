@@ -51,7 +51,7 @@ Group::Group(const GroupMember& who, Meeting& meeting)
       hosts_(members_, *memory_, arrivals_, call_, news_, phases_),
       joint_memory_(members_, *memory_, phases_, hosts_),
       pairs_({members_, *memory_, joint_memory_.peer_memory(), arrivals_, states_, status_, call_}),
-      ending_({members_, arrivals_, status_, call_, news_, pairs_}) {}
+      ending_({members_, arrivals_, states_, status_, call_, news_, pairs_}) {}
 
 void Group::begin(Meeting meeting, base::Deadline& deadline) {
   const base::Cut::Waker waker(deadline.cut(), [this] { arrivals_.presence().interrupt(); });

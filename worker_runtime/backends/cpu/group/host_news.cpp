@@ -1,10 +1,19 @@
 #include "worker_runtime/backends/cpu/group/host_news.hpp"
 
+#include <chrono>
 #include <utility>
 
 namespace ddp::cpu_backend {
 
 using core::RankState;
+
+namespace {
+
+// For other leaders, which have asked or ask a little later, to tell whom they miss.
+constexpr std::chrono::seconds kOthersMax = 2 * kAnswerMax;
+static_assert(kAnswerMax + kOthersMax < kVerdictMax);
+
+}  // namespace
 
 void HostNews::begin(std::vector<core::LinkSockets> sockets, std::function<void()> heard) {
   links_.emplace(
@@ -46,18 +55,28 @@ void HostNews::ask() {
   for (const int host : links_->ask(arrivals_.posts().own_call())) {
     for (const int rank : members_.layout.ranks_of(host)) {
       RankState state = states_.state_of(rank);
-      if (state.answer != core::Answer::told) state.calls = kCallsUnknown;
+      if (state.answer != core::Answer::told) {
+        state.calls = kCallsUnknown;
+        state.presence = Presence::unreachable;
+      }
       arrivals_.presence().note(rank, state, Trouble::missing);
     }
   }
 }
 
-// An awaited host may wait for another one in turn, so all are asked.
+// An awaited host may wait for another one in turn, so all are asked. If all have answered and no rank is missing, two
+// other hosts may not reach each other, and one of them is about to find that.
 Outcome HostNews::find_missing(const std::vector<int>& awaited) {
   ask();
+  const int leader = members_.layout.leader_of(awaited.front());
+  const auto is_known = [&] {
+    return arrivals_.failure().has_value() || !arrivals_.presence().noted_missing().empty();
+  };
+  if (!is_known())
+    arrivals_.presence().wait_until_noted(leader, std::chrono::steady_clock::now() + kOthersMax, is_known);
   if (auto failure = arrivals_.failure()) return *failure;
   auto missing = arrivals_.presence().noted_missing();
-  if (missing.empty()) return arrivals_.failure_without(members_.layout.leader_of(awaited.front()));
+  if (missing.empty()) return arrivals_.failure_without(leader);
   return {Outcome::Kind::timed_out, std::move(missing)};
 }
 

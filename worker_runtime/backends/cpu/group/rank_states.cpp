@@ -44,6 +44,14 @@ bool RankStates::is_cut_off(int rank) const {
   return note.trouble.load() == Trouble::missing && note.presence.load() == Presence::unreachable;
 }
 
+std::vector<int> RankStates::cut_off() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(notes_.size()); ++rank) {
+    if (is_cut_off(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 bool RankStates::all_have(Presence presence, const std::vector<int>& ranks) const {
   return !ranks.empty() &&
          std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return state_of(rank).presence == presence; });

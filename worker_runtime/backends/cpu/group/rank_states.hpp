@@ -32,8 +32,11 @@ class RankStates {
   // How such a rank ended; nullopt if no leader has told.
   std::optional<Presence> end_of(int rank) const;
 
-  // Whether the rank is on another host that has gone silent.
+  // Whether the rank is on another host that has gone silent, or whose leader has not answered the one here.
   bool is_cut_off(int rank) const;
+
+  // All of these.
+  std::vector<int> cut_off() const;
 
   // Whether each of them has; false for none.
   bool all_have(Presence presence, const std::vector<int>& ranks) const;

@@ -99,6 +99,11 @@ void HostLinks::tell(const RankNews& news) {
 }
 
 void HostLinks::say_farewell(const RankNews& own) {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+    changed_.notify_all();
+  }
   for (int host = 0; host < layout_.host_count(); ++host) {
     if (host != own_host_) send_news(host, Word::farewell, own);
   }
@@ -131,10 +136,10 @@ std::vector<int> HostLinks::ask(std::uint64_t call) {
       const bool is_heard = other.is_out || other.answers != before[static_cast<std::size_t>(host)];
       if (host != own_host_ && !is_heard) silent.push_back(host);
     }
-    return silent.empty();
+    return silent.empty() || is_over_;
   };
   changed_.wait_until(lock, Clock::now() + kAnswerMax, find_silent);
-  return silent;
+  return is_over_ ? std::vector<int>() : silent;
 }
 
 void HostLinks::hear_out(int host) {

@@ -67,7 +67,7 @@ class HostLinks {
   void say_farewell(const RankNews& own);
 
   // Asks all other leaders who of their ranks has not come to a call; what they say is `heard`. Returns the hosts whose
-  // leaders did not answer, and had not said their last word before.
+  // leaders did not answer, and had not said their last word before. None once this leader has said its last word.
   std::vector<int> ask(std::uint64_t call);
 
   // Waits until the news of a host have come to their end, or as long as for an answer.
@@ -102,6 +102,7 @@ class HostLinks {
   std::mutex send_mutex_;   // of the news
   bool is_silent_ = false;  // guarded by send_mutex_: the farewell is said
   std::mutex mutex_;
+  bool is_over_ = false;  // guarded by mutex_: nothing is asked any more
   std::condition_variable changed_;
   base::UniqueFd stop_;   // an eventfd for the news thread
   base::UniqueFd epoll_;  // the news thread's; it minds no limit of open files that falls later
