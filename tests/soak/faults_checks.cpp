@@ -173,6 +173,7 @@ std::vector<Named> named_in(const History& run, const Reason& reason) {
     const auto end = std::min(reason.why.find(separator, at), reason.why.size());
     const std::string part = reason.why.substr(at, end - at);
     at = end + separator.size();
+    if (part.find("(not certain)") != std::string::npos) continue;  // it accuses nobody
     Named named{.hosts = {}, .was_killed_by_job = part.find(" was killed by ddprun") != std::string::npos};
     for (const auto& host : test::matches(part, "host node([0-9]+)")) named.hosts.insert(std::stoi(host[1]));
     for (const auto& rank : test::matches(part, "rank ([0-9]+) ")) {

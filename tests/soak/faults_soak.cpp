@@ -335,9 +335,11 @@ class Job {
       if (!its.agent || !has_ended(*its.agent)) continue;
       const int code = its.agent->wait();
       its.agent.reset();
-      const bool was_stopped = code == 128 + SIGTERM && now() < job_may_stop_until_;
-      if (!its.may_end && !was_stopped) {
-        breach("end", "ddprun of " + name(host) + " ended with " + std::to_string(code) + ", and no fault had hit it");
+      if (!its.may_end) {
+        const bool was_stopped = code == 128 + SIGTERM && now() < job_may_stop_until_;
+        if (!was_stopped)
+          breach("end",
+                 "ddprun of " + name(host) + " ended with " + std::to_string(code) + ", and no fault had hit it");
         faults_.push_back({.what = "that end", .begin = now(), .end = now(), .hosts = {host}, .ends_worker = true});
       }
       if (!is_over_) after(its.delay, [this, host] { start_agent(host); });
