@@ -255,6 +255,7 @@ class Membership {
   bool may_leave(NodeId id) const;
   std::optional<NodeId> next_host() const;
   void let_leave(NodeId id, const JobStop& stop, TimePoint now);
+  void leave_round_to_others(NodeId host, const JobStop& stop);
   void let_warned_leave(TimePoint now);
   void warn_in_leave(NodeId from, TimePoint now);
   void note_leave(const std::string& why, TimePoint now);

@@ -39,7 +39,10 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
     if (phase_ == Phase::running) ask_for_a_step(now);
     return;
   }
-  if (message.leaves && may_leave(from)) return let_leave(from, stop, now);
+  if (message.leaves && may_leave(from)) {
+    const bool has_no_part = node.is_endpoint_host && !node.is_member() && phase_ == Phase::running;
+    return has_no_part ? leave_round_to_others(from, stop) : let_leave(from, stop, now);
+  }
   const bool is_new = !job_stop();
   const auto next = stops_.ask(node.stop, stop, message.is_second, now);
   if (next == StopRequests::Next::nothing) return;
@@ -120,7 +123,7 @@ bool Membership::may_leave(NodeId id) const {
   const auto& leaver = nodes_.at(id);
   const int left = nodes_.count_available() - (nodes_.is_available(id, leaver) ? 1 : 0);
   if (job_stop() || recovery_.are_claims_open() || left < options_.nodes_min) return false;
-  return !leaver.is_endpoint_host || phase_ == Phase::gathering || (leaver.is_member() && next_host());
+  return !leaver.is_endpoint_host || phase_ == Phase::gathering || next_host();
 }
 
 // One of those that the round's members were told.
@@ -204,6 +207,14 @@ void Membership::end_leave(TimePoint now) {
   gone.resize(std::min(gone.size(), kLeaversMax));
   hand_on_job({}, gone);
   dismiss(*host, SIGTERM);
+  enter_finished();
+}
+
+// The host takes no part in the round, which goes on as it is.
+void Membership::leave_round_to_others(NodeId host, const JobStop& stop) {
+  print(leaves_text(stop.why()));
+  hand_on_job({}, {});
+  dismiss(host, stop.signal_number);
   enter_finished();
 }
 

@@ -378,7 +378,33 @@ TEST_F(Leave, AHostLeavesNodesThatWaitForTheFirstRound) {
   EXPECT_TRUE(membership->is_finished());
 }
 
-TEST_F(Leave, AHostThatIsNoMemberStopsTheJob) {
+TEST_F(Leave, AHostThatIsNoMemberLeavesTheRoundToTheOthers) {
+  begin(1, 3, 9);
+  hello.standby_port = 7000;
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  auto its = failure(0, exited(1));
+  its.host = "h1";
+  for (int i = 0; i < 3; ++i) {
+    ends(1, {its}, 1);
+    for (const std::uint64_t id : {2u, 3u}) ends(id, {}, 2);
+  }
+  ASSERT_EQ(started.at(1).round.number, 2u) << "its host is left out of the next round";
+  ASSERT_EQ(started.at(2).round.number, 3u);
+  std::vector<std::uint64_t> told;
+  for (const auto& action : membership->step(Heard{node(1), leaves_by_sigterm()}, now)) {
+    if (const auto* send = std::get_if<Send>(&action)) {
+      EXPECT_FALSE(std::holds_alternative<StopRound>(send->message)) << "the round goes on as it is";
+      if (std::holds_alternative<HostLeaves>(send->message)) told.push_back(static_cast<std::uint64_t>(send->to));
+      const auto* verdict = std::get_if<FinishJob>(&send->message);
+      EXPECT_TRUE(verdict == nullptr || verdict->has_left);
+    }
+  }
+  EXPECT_THAT(told, ElementsAre(2u, 3u));
+  EXPECT_TRUE(membership->is_finished());
+  EXPECT_FALSE(membership->verdict());
+}
+
+TEST_F(Leave, AHostThatIsNoMemberAndNobodyCanSucceedStopsTheJob) {
   begin(1, 2);
   join(2, "h2", 0);
   join(3, "h3", 1);
