@@ -260,7 +260,10 @@ void NodeCore::hear_worker(int local_rank, const worker_link::LinkHello& message
     departure.why = base::printable(departure.why);
     step_workers({WorkerDeparted{local_rank, std::move(departure)}});
   } else if (!message.departure) {
-    group_.workers()[static_cast<std::size_t>(local_rank)].departure.reset();  // it is in a group of all ranks again
+    auto& worker = group_.workers()[static_cast<std::size_t>(local_rank)];  // it is in a group of all ranks again
+    worker.departure.reset();
+    worker.unreached.clear();
+    worker.was_in_call = false;
   }
   step_workers({WorkerSaidHello{local_rank, message.takes_seats && is_known, message.takes_stops && is_known}});
 }

@@ -43,6 +43,7 @@ inline Worker ended(const Worker& worker) {
   Worker out;
   out.unreached = worker.unreached;
   out.was_in_call = worker.was_in_call;
+  out.is_hung = worker.is_hung;
   out.is_asked = worker.is_asked;
   out.stop_call = worker.stop_call;
   out.has_stepped = worker.has_stepped;

@@ -291,8 +291,8 @@ void WorkerGroup::kill_missed(Actions& out) {
   if (phase_ != Phase::stopping) return;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     auto& worker = worker_of(local_rank);
-    if (worker.is_missed && worker.takes_seats && worker.runs && !worker.has_left && !worker.is_hung)
-      kill_hung(local_rank, out);
+    const bool is_silent = worker.is_missed && !worker.departure && !worker.has_left;
+    if (is_silent && worker.takes_seats && worker.runs && !worker.is_hung) kill_hung(local_rank, out);
   }
 }
 
@@ -437,7 +437,7 @@ void WorkerGroup::kill_who_stays(TimePoint now, Actions& out) {
     auto& worker = worker_of(local_rank);
     if (!worker.runs || worker.has_left) continue;
     worker.is_signalled = true;
-    worker.is_hung = worker.is_hung || worker.is_missed;
+    worker.is_hung = worker.is_hung || (worker.is_missed && !worker.departure);
     out.emplace_back(KillWorker{local_rank});
   }
 }
@@ -451,7 +451,8 @@ void WorkerGroup::kill(TimePoint now, Actions& out) {
   spare_ends_.reset();
   unexplained_.reset();
   reseats_ = false;
-  for (auto& worker : workers_) worker.is_hung = worker.is_hung || (worker.runs && worker.is_missed);
+  for (auto& worker : workers_)
+    worker.is_hung = worker.is_hung || (worker.runs && worker.is_missed && !worker.departure);
   out.emplace_back(KillTree{});
 }
 

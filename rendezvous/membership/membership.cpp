@@ -206,8 +206,9 @@ Membership::Aside Membership::aside_for(const Hello& other) const {
 
 bool Membership::has_gone_on_without(const Hello& host) const {
   const bool has_round = phase_ != Phase::finished && phase_ != Phase::opening_store && rounds_begun_ > 0;
-  return has_round && host.held && admission().is_possible(host) && recovery_.proves_any_round(*host.held) &&
-         host.held->round < last_round();
+  if (!has_round || !host.held || !admission().is_possible(host) || !(host.held->round < last_round())) return false;
+  const bool began_with_this_job = host.held->job_started != 0 && host.held->job_started == job_started_;
+  return recovery_.proves_any_round(*host.held) || (options_.has_token && began_with_this_job);
 }
 
 // The endpoint leads to the port at which this node serves the job by now.

@@ -259,6 +259,7 @@ class Membership {
   void let_warned_leave(TimePoint now);
   void warn_in_leave(NodeId from, TimePoint now);
   void note_leave(const std::string& why, TimePoint now);
+  bool can_leavers_go() const;
   void end_leave(TimePoint now);
   void hand_on_job(const std::string& why, const std::vector<int>& gone);
   void tell_of_stop(NodeId id, const Node& node);

@@ -30,7 +30,8 @@ std::vector<NodeId> Membership::fit_nodes(const CoolDown& cool_down, TimePoint n
   auto all = candidates(nodes_, {}, options_.nodes_min, now);
   std::set<std::string> left_out;
   for (const auto id : all)
-    if (!std::binary_search(ids.begin(), ids.end(), id)) left_out.insert(nodes_.at(id).hello.node_key);
+    if (!std::binary_search(ids.begin(), ids.end(), id) && !nodes_.at(id).is_endpoint_host)  // which decides this
+      left_out.insert(nodes_.at(id).hello.node_key);
   return left_out.empty() || quorum_.is_greater_part_without(left_out) ? ids : all;
 }
 
@@ -281,7 +282,8 @@ bool Membership::did_others_go_on() const {
     const auto& held = entry.second.hello.held;
     return held && held->is_left_behind;
   };
-  return options_.greater_part_only && rounds_begun_ == 0 && std::any_of(nodes_.begin(), nodes_.end(), was_left_behind);
+  return options_.greater_part_only && rounds_begun_ == 0 && !recovery_.are_claims_open() &&
+         std::any_of(nodes_.begin(), nodes_.end(), was_left_behind);
 }
 
 // The nodes that are not here can't go on without some of those that are, or without newcomers; and these come to the

@@ -77,7 +77,11 @@ void Membership::take_warning(NodeId from, const StopAsked& message, TimePoint n
 
 // It leaves with the others. If too few would be left, all of them were warned, so the warning is one to the job.
 void Membership::warn_in_leave(NodeId from, TimePoint now) {
-  if (nodes_.at(from).stop.leaves_if_warned && may_leave(from)) return nodes_.begin_leaving(from);
+  if (nodes_.at(from).stop.leaves_if_warned && may_leave(from)) {
+    nodes_.begin_leaving(from);
+    if (can_leavers_go()) return;
+    nodes_.end_leaving(from);
+  }
   stops_.warn();
   if (stops_.is_leave_urgent()) return;
   for (const auto id : std::set(nodes_.leaving())) nodes_.end_leaving(id);
@@ -168,12 +172,13 @@ void Membership::let_warned_leave(TimePoint now) {
   for (const auto& [id, node] : nodes_)
     if (node.is_member() && node.stop.warning != 0 && !nodes_.is_leaving(id)) warned.push_back(id);
   if (warned.empty()) return;
-  for (const auto id : warned) {
-    if (nodes_.at(id).stop.leaves_if_warned && may_leave(id)) {
-      nodes_.begin_leaving(id);
-      continue;
-    }
-    for (const auto stays : warned) nodes_.end_leaving(stays);
+  const auto leaves = [&](NodeId id) {
+    const bool may = nodes_.at(id).stop.leaves_if_warned && may_leave(id);
+    if (may) nodes_.begin_leaving(id);
+    return may;
+  };
+  if (!std::all_of(warned.begin(), warned.end(), leaves) || !can_leavers_go()) {
+    for (const auto id : warned) nodes_.end_leaving(id);
     return;
   }
   stops_.forget_warning();
@@ -183,17 +188,25 @@ void Membership::let_warned_leave(TimePoint now) {
   note_leave(leaves_text(warning.why()), now);
 }
 
+// If the host leaves, one of those that stay can serve the job next, or none of them has been in a round. Those that
+// could serve next may leave too, or be lost.
+bool Membership::can_leavers_go() const {
+  const auto is_leaving_host = [&](const auto& entry) {
+    return entry.second.is_endpoint_host && nodes_.is_leaving(entry.first);
+  };
+  const auto stays_from_a_round = [&](const auto& entry) {
+    return !nodes_.is_leaving(entry.first) && (entry.second.group_rank || entry.second.hello.held);
+  };
+  return std::none_of(nodes_.begin(), nodes_.end(), is_leaving_host) || next_host() ||
+         std::none_of(nodes_.begin(), nodes_.end(), stays_from_a_round);
+}
+
 // Nobody else is told to stop any more.
 void Membership::end_leave(TimePoint now) {
+  if (!can_leavers_go()) return finish(verdict_of_stop(SIGTERM, options_.restarts_max), now);
   const auto leaving = nodes_.leaving();
-  const auto stays_from_a_round = [&](const auto& entry) {
-    return leaving.count(entry.first) == 0 && (entry.second.group_rank || entry.second.hello.held);
-  };
   const auto host =
       std::find_if(leaving.begin(), leaving.end(), [&](NodeId id) { return nodes_.at(id).is_endpoint_host; });
-  // Those that could serve next may have left too, or be lost.
-  if (host != leaving.end() && !next_host() && std::any_of(nodes_.begin(), nodes_.end(), stays_from_a_round))
-    return finish(verdict_of_stop(SIGTERM, options_.restarts_max), now);
   stops_.end_leave();
   std::vector<int> gone;
   for (const auto id : leaving) {

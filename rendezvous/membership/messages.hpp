@@ -293,8 +293,8 @@ struct StopRound {
   bool kill = false;                 // at once
   bool reseat = false;               // another round follows: workers that can take a seat in it live on
   std::optional<std::string> why{};  // one line; empty where this node knows it best
-  std::vector<int> hung_ranks{};     // to be killed at once, where they are this node's; at most kHungRanksMax
-  bool is_left_behind = false;       // the others have gone on without this node: it counts for that round no more
+  std::vector<int> hung_ranks{};  // that others missed; killed where they give no sign of life; at most kHungRanksMax
+  bool is_left_behind = false;    // the others have gone on without this node: it counts for that round no more
   // As far as is known each worker that has failed did for other ranks. Those that have said nothing get the signal a
   // moment later: they may say for whom they leave. An older node ignores it.
   bool gathers = false;

@@ -18,7 +18,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kListMax = kAddressesMax;  // of texts
+constexpr std::size_t kListMax = kAddressesMax;                            // of texts
+constexpr std::size_t kNumbersMax = std::max(kUnreachedMax, kLeaversMax);  // of numbers, in any list
 // Of any text, in both directions: a longer one is cut where it is written. Eight failures with four texts each and 16
 // lines of stderr fit into kControlMessageBytesMax, even if JSON doubles each byte.
 constexpr std::size_t kTextBytesMax = 2048;
@@ -151,7 +152,7 @@ void read(const JsonValue& object, const char* name, Ending::Kind& out) {
 }
 
 void read(const JsonValue& object, const char* name, std::vector<int>& out) {
-  for (const auto& entry : list_in(field(object, name), name, kHungRanksMax))
+  for (const auto& entry : list_in(field(object, name), name, kNumbersMax))
     out.push_back(integer_in<int>(entry, name, -1, kCountMax));
 }
 
@@ -579,6 +580,7 @@ void check_host(const char* name, const std::string& text) {
 }
 
 void check_ranks(const std::vector<int>& ranks) {
+  if (ranks.size() > kHungRanksMax) refuse("hung_ranks", "is too long");
   for (const int rank : ranks) check_count("hung_ranks", rank);
 }
 

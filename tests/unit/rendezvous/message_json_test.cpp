@@ -350,6 +350,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
   expect_checked(to_json(ToMembership(RoundFailed{1, "", {3}})),
                  {{"/what", {std::string(2049, 'x'), kNul, "a\nb"}, {std::string(2048, 'x')}},
                   {"/hung_ranks/0", {-1, 2'000'000'000}},
+                  {"/hung_ranks", {Json(std::vector<int>(65, 1))}, {Json(std::vector<int>(64, 1))}},
                   {"/job_time_ms", {101 * 366 * kDay, -101 * 366 * kDay}, {-1}}},
                  parse);
   RoundEnded ended{4, {some_failure()}, 0, false, 0, {1, 1}, 15, 1ms, {3}, true};
@@ -360,7 +361,9 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
                   {"/signal_number", {0, 65}},
                   {"/signalled_at_ms", {101 * 366 * kDay}},
                   {"/kept_at_ms", {-1, 101 * 366 * kDay}, {0}},
-                  {"/unreached", {Json(std::vector<int>(1025, 1)), Json(std::vector<int>{-1})}},
+                  {"/unreached",
+                   {Json(std::vector<int>(1025, 1)), Json(std::vector<int>{-1})},
+                   {Json(std::vector<int>(65, 1)), Json(std::vector<int>(1024, 1))}},
                   {"/failures/0/rank", {-1, 2'000'000'000}},
                   {"/failures/0/local_rank", {-1, 16'384}},
                   {"/failures/0/pid", {-1, std::int64_t{1} << 31}},
