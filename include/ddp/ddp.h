@@ -9,8 +9,9 @@
    A whole program and more about errors, threads and ownership: docs/c_interface.md. The headers of the C++ interface
    say more about single calls: each function here is the call of the same name there.
 
-   Errors:     each function returns a status. A call that returns another status than DDP_OK writes no result, and
-               ddp_last_error() says what happened, where, and what to try. No exception leaves a function.
+   Errors:     each function returns a status. A call that returns another status than DDP_OK writes no handle and no
+               number, and ddp_last_error() says what happened, where, and what to try. The tensors of a collective or
+               a load that failed may hold anything. No exception leaves a function.
    Handles:    a handle is a number in the form of a pointer. The program never follows it. NULL is no handle. A handle
                is not used again after its destruction: a call with a destroyed handle, with NULL, or with a handle of
                another kind returns DDP_INVALID_ARGUMENT.
@@ -22,7 +23,7 @@
                has its default. A later version may add fields at the end.
    Threads:    one thread at a time calls a group, and what was made of it. ddp_group_abort(), works and the
                destruction of a handle may be used by any thread. A call that runs while its handle is destroyed ends
-               as it would have.
+               as it would have. A thread in a call must not be cancelled (pthread_cancel).
    Callbacks:  a callback must return to its caller: it must not call longjmp(), nor let a C++ exception pass.
    Fork:       a forked child has no part in a group. A call there returns DDP_INVALID_ARGUMENT. */
 #ifndef DDP_DDP_H
@@ -181,7 +182,8 @@ DDP_C_EXPORT ddp_status ddp_group_get_info(ddp_group group, ddp_group_info* info
    soon as they need this rank. */
 DDP_C_EXPORT ddp_status ddp_group_abort(ddp_group group, const char* reason);
 
-/* Whether the program is to write its checkpoint and end with 0 now. Each rank calls it once for each step. */
+/* Whether the program is to write its checkpoint and end with 0 now. Each process calls it once for each step, with one
+   group, from one thread. */
 DDP_C_EXPORT ddp_status ddp_group_should_stop(ddp_group group, int32_t* should_stop);
 
 /* Collective: the ranks that give one color (0 or above) become a group, in the order of (key, rank). With a negative
@@ -198,7 +200,8 @@ typedef struct ddp_collective_options {
   int64_t timeout_ms; /* from the call to its completion; 0: the group's */
   void* stream;       /* cudaStream_t; unused on a CPU */
   int32_t tag;        /* of sends and receives */
-  int32_t on_host;    /* not 0: the memory is the host's, in a group of the backends cpu and nccl */
+  int32_t on_host;    /* not 0: the memory is the host's, in a group of the backends cpu and nccl; not for
+                         ddp_memory_allocate() */
   double factor;      /* of DDP_PREMUL_SUM; 0: 1 */
 } ddp_collective_options;
 
@@ -261,7 +264,8 @@ DDP_C_EXPORT ddp_status ddp_barrier(ddp_group group, const ddp_collective_option
 DDP_C_EXPORT ddp_status ddp_monitored_barrier(ddp_group group, const ddp_collective_options* options);
 
 /* The collectives that `calls` makes of this group begin as one when `calls` returns DDP_OK. If it returns another
-   status nothing is begun, and ddp_coalesce() returns the same. work NULL: blocks until all are complete. */
+   status nothing is begun, and ddp_coalesce() returns the same; works that `calls` was given never complete then, and
+   are to be destroyed. work NULL: blocks until all are complete. */
 DDP_C_EXPORT ddp_status ddp_coalesce(ddp_group group, ddp_status (*calls)(void* context), void* context,
                                      const ddp_collective_options* options, ddp_work* work);
 
@@ -281,7 +285,9 @@ DDP_C_EXPORT ddp_status ddp_work_is_completed(ddp_work work, int32_t* is_complet
 DDP_C_EXPORT ddp_status ddp_work_duration(ddp_work work, int64_t* duration_ns);
 
 /* Calls `callback` once, with the status of the collective, when that has completed: at once on this thread if it has,
-   else on a thread of the library that serves all callbacks one by one. ddp_last_error() has the text there. */
+   else on a thread of the library that serves all callbacks one by one. ddp_last_error() has the text there. `context`
+   must stay valid until then. A callback must not wait for another collective, whose callback would come on the same
+   thread. ddp_group_destroy() waits for callbacks: a lock that they take must not be held over it. */
 DDP_C_EXPORT ddp_status ddp_work_on_completed(ddp_work work, void (*callback)(void* context, ddp_status status),
                                               void* context);
 
@@ -341,7 +347,9 @@ DDP_C_EXPORT ddp_status ddp_model_create(ddp_group group, const ddp_tensor* para
 /* With a step under way it gives up on the group: the others would wait in vain. */
 DDP_C_EXPORT ddp_status ddp_model_destroy(ddp_model model);
 
-/* Where backward writes, or adds to, the gradient of a parameter, and how many elements it has. */
+/* Where backward writes, or adds to, the gradient of a parameter, and how many elements it has. Valid until the buckets
+   are made anew: ddp_model_rebuild_buckets(), the end of the first step if the options ask for that, and a load of
+   checkpoints that have the model. */
 DDP_C_EXPORT ddp_status ddp_model_gradient(ddp_model model, size_t index, void** data, size_t* count);
 
 /* A step: begin, ready for each parameter whose gradient is written, finish. is_synchronized 0: gradients are not

@@ -11,8 +11,8 @@ torch.distributed returns stays False.
 
 import atexit
 import datetime
+import itertools
 import os
-import threading
 
 import torch
 import torch.distributed as dist
@@ -54,10 +54,16 @@ def _error(error):
     return dist.DistBackendError(str(error))
 
 
+# What ended a callback and is for the program, until the call that it came from has returned.
+_interruptions = []
+
+
 def _call(function, *arguments):
     try:
         function(*arguments)
     except libddp.Error as error:
+        if _interruptions:
+            raise _interruptions.pop() from None
         raise _error(error) from None
 
 
@@ -69,9 +75,11 @@ def _callbacks_of(store):
             try:
                 function(*arguments)
                 return libddp.OK
-            except Exception as error:  # none may pass through C
+            except BaseException as error:  # none may pass through C
+                if not isinstance(error, Exception):  # ctrl-c
+                    _interruptions.append(error)
                 libddp.set_last_error(f"{type(error).__name__}: {error}")
-                return libddp.TIMEOUT if "timeout" in str(error) else libddp.STORE_ERROR
+                return libddp.TIMEOUT if "timeout" in str(error).lower() else libddp.STORE_ERROR
         return run
 
     def set_value(_context, key, value, size, _timeout_ms):
@@ -105,24 +113,20 @@ def _callbacks_of(store):
 
 
 # What the library's thread still has to call, by number. A tensor that is in here is not freed.
+# No lock: Work.__del__ may run on a thread that is in here.
 _pending = {}
-_pending_lock = threading.Lock()
-_pending_number = 0
+_pending_numbers = itertools.count(1)
 
 
 @libddp.Completed
 def _on_completed(number, status):
-    with _pending_lock:
-        function = _pending.pop(number)
+    function = _pending.pop(number)
     function(libddp.Error(status, libddp.last_error()) if status != libddp.OK else None)
 
 
 def _call_when_completed(work, function):
-    global _pending_number
-    with _pending_lock:
-        _pending_number += 1
-        number = _pending_number
-        _pending[number] = function
+    number = next(_pending_numbers)
+    _pending[number] = function
     _call(libddp.work_on_completed, work, _on_completed, number)
 
 

@@ -332,6 +332,8 @@ static void run_memory(void) {
   OK(ddp_all_reduce(group, values, kCount, DDP_FLOAT32, DDP_SUM, NULL, NULL));
   FAILS(DDP_INVALID_ARGUMENT, "0 bytes", ddp_memory_allocate(group, 0, NULL, &memory, &data));
   FAILS(DDP_INVALID_ARGUMENT, "data is NULL", ddp_memory_allocate(group, 1, NULL, &memory, NULL));
+  const ddp_collective_options on_host = {.struct_size = sizeof on_host, .on_host = 1};
+  FAILS(DDP_INVALID_ARGUMENT, "on_host is set", ddp_memory_allocate(group, 1, &on_host, &memory, &data));
   OK(ddp_group_destroy(group)); /* the memory outlives it */
   for (int i = 0; i < kCount; ++i) CHECK(values[i] == sum_to(info.rank_count));
   OK(ddp_memory_destroy(memory));
@@ -470,6 +472,9 @@ static void run_training(void) {
   parameters.tensors[1].struct_size = sizeof(ddp_tensor) - 8;
   FAILS(DDP_INVALID_ARGUMENT, "ddp_tensor 1", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
   fill(&parameters, mine);
+  parameters.tensors[0].struct_size = sizeof(ddp_tensor) + 1;
+  FAILS(DDP_INVALID_ARGUMENT, "at which no array", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
+  fill(&parameters, mine);
   parameters.tensors[0].name = NULL;
   FAILS(DDP_INVALID_ARGUMENT, "name", ddp_model_create(group, parameters.tensors, 2, NULL, &model));
   const int64_t negative[] = {-3};
@@ -501,6 +506,8 @@ static void run_checkpoints(void) {
   ddp_checkpoints checkpoints = NULL;
   OK(ddp_checkpoints_create(group, &options, &checkpoints));
   OK(ddp_checkpoints_add(checkpoints, parameters.tensors, 2));
+  const ddp_tensor no_values = {sizeof no_values, "none", NULL, 0, NULL, DDP_FLOAT32};
+  FAILS(DDP_INVALID_ARGUMENT, "the values of a tensor is NULL", ddp_checkpoints_add_own(checkpoints, &no_values, 1));
   OK(ddp_checkpoints_add_own(checkpoints, &own_tensor, 1));
   OK(ddp_checkpoints_add_model(checkpoints, model));
   ddp_loaded_checkpoint loaded = {.struct_size = sizeof loaded};

@@ -102,6 +102,9 @@ inline std::vector<Parameter> parameters_of(const ddp_tensor* tensors, std::size
   std::vector<Parameter> parameters;
   if (count == 0) return parameters;
   require(tensors, "the array of tensors");
+  if (tensors->struct_size % alignof(ddp_tensor) != 0)
+    throw InvalidArgument("ddp_tensor: struct_size is " + std::to_string(tensors->struct_size) +
+                          ", at which no array has its elements\ntry:   sizeof(ddp_tensor)");
   const auto* at = reinterpret_cast<const unsigned char*>(tensors);
   for (std::size_t i = 0; i < count; ++i, at += tensors->struct_size) {
     const auto* const given = reinterpret_cast<const ddp_tensor*>(at);
@@ -119,6 +122,7 @@ inline std::vector<Parameter> parameters_of(const ddp_tensor* tensors, std::size
         throw InvalidArgument("the tensor " + parameter.name + " has a dimension of " + std::to_string(length));
       }
     }
+    if (elements > 0) require(read.values, "the values of a tensor");
     parameter.values = MemoryRange(read.values, elements, data_type(read.type), device);
     parameters.push_back(std::move(parameter));
   }

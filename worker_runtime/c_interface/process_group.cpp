@@ -182,6 +182,9 @@ ddp_status ddp_memory_allocate(ddp_group group, size_t bytes, const ddp_collecti
     require(memory, "memory");
     require(data, "data");
     const ddp_collective_options read = read_struct(options, "ddp_collective_options");
+    if (read.on_host != 0)
+      throw ddp::InvalidArgument(
+          "ddp_memory_allocate: on_host is set, and the memory is the group's\ntry:   a group of cpu");
     const ddp::RegisteredMemory made = object_of(group)->allocate(bytes, collective_options(read));
     give(memory, made);
     *data = made.data();
