@@ -45,9 +45,9 @@ void refuse_quoted_line(const std::vector<std::string>& program) {
 Command python_command(bool module, const std::vector<std::string>& program, const EnvironmentLookup& environment,
                        const FileLookup& file_kind) {
   const auto& script = program.front();
-  if (module) refuse_quoted_line(program);
-  if (!module && file_kind(script) == FileKind::missing) {
-    refuse_quoted_line(program);
+  const bool is_missing = !module && file_kind(script) == FileKind::missing;
+  if (module || is_missing) refuse_quoted_line(program);
+  if (is_missing) {
     throw ProgramError(outcome::ProgramMissing{}, "the script " + script + " does not exist", "the program to run",
                        "check the path; it is relative to the working directory");
   }

@@ -58,7 +58,7 @@ bool has_met_carriage_return(const std::vector<std::string>& stderr_tail) {
 }
 
 // "rank 1", "ranks 1, 4"
-std::string ranks_text(const std::vector<int>& ranks) {
+std::string list_of_ranks(const std::vector<int>& ranks) {
   std::string out = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < ranks.size(); ++i) out += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   return out;
@@ -122,7 +122,7 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   if (ending.kind == Ending::Kind::left)
     return "read its message above: no rank had failed; a network that loses connections looks so" + restarts;
   if (!failure.accused.empty())
-    return "look at " + ranks_text(failure.accused) +
+    return "look at " + list_of_ranks(failure.accused) +
            ", for which it left its process group: their logs, and the flight recorder's files" + restarts;
   if (has_met_carriage_return(failure.stderr_tail))
     return "a script has lines that end with CR LF, as Windows writes them: `sed -i 's/\\r$//' FILE`";

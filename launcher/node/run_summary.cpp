@@ -79,11 +79,11 @@ std::string run_summary(const RunReport& report, const FinishJob& verdict) {
   if (!are_all) out += "; the last " + std::to_string(shown) + " were";
   const auto ends = round_ends(report, verdict);
   for (auto i = report.rounds.size() - shown; i < report.rounds.size(); ++i) out += line_of(report.rounds[i], ends[i]);
-  if (static_cast<std::size_t>(report.rounds_count) > report.rounds.size())
-    out += "\n  --report=FILE, or report.json with --log-dir, has the last " + std::to_string(report.rounds.size());
-  else if (!are_all)
-    out += "\n  --report=FILE, or report.json with --log-dir, has all of them";
-  return out;
+  if (are_all) return out;
+  const auto reported = report.rounds.size();
+  return out + "\n  --report=FILE, or report.json with --log-dir, has " +
+         (static_cast<std::size_t>(report.rounds_count) > reported ? "the last " + std::to_string(reported)
+                                                                   : "all of them");
 }
 
 }  // namespace ddp::launcher

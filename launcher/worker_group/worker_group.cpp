@@ -35,6 +35,9 @@ bool is_departing(const Worker& worker) {
          worker.departure->kind != DepartureKind::for_others;
 }
 
+// Others miss it, and it has not said why it leaves either.
+bool is_silent(const Worker& worker) { return worker.runs && worker.is_missed && !worker.departure; }
+
 // For a worker to say for whom it leaves, when others have said that.
 constexpr std::chrono::milliseconds kGatherLimit = 1s;
 
@@ -291,8 +294,7 @@ void WorkerGroup::kill_missed(Actions& out) {
   if (phase_ != Phase::stopping) return;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     auto& worker = worker_of(local_rank);
-    const bool is_silent = worker.is_missed && !worker.departure && !worker.has_left;
-    if (is_silent && worker.takes_seats && worker.runs && !worker.is_hung) kill_hung(local_rank, out);
+    if (is_silent(worker) && !worker.has_left && worker.takes_seats && !worker.is_hung) kill_hung(local_rank, out);
   }
 }
 
@@ -437,7 +439,7 @@ void WorkerGroup::kill_who_stays(TimePoint now, Actions& out) {
     auto& worker = worker_of(local_rank);
     if (!worker.runs || worker.has_left) continue;
     worker.is_signalled = true;
-    worker.is_hung = worker.is_hung || (worker.is_missed && !worker.departure);
+    worker.is_hung = worker.is_hung || is_silent(worker);
     out.emplace_back(KillWorker{local_rank});
   }
 }
@@ -451,8 +453,7 @@ void WorkerGroup::kill(TimePoint now, Actions& out) {
   spare_ends_.reset();
   unexplained_.reset();
   reseats_ = false;
-  for (auto& worker : workers_)
-    worker.is_hung = worker.is_hung || (worker.runs && worker.is_missed && !worker.departure);
+  for (auto& worker : workers_) worker.is_hung = worker.is_hung || is_silent(worker);
   out.emplace_back(KillTree{});
 }
 

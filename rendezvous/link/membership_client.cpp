@@ -212,8 +212,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   // Whatever comes back, if it is not that the job goes on there, or nothing: the next call is made all the same, in
-  // place of one that has not been answered. (A
-  // host that was down when that one began is asked again by its kernel after a second, then two, then four.)
+  // place of one that has not been answered. (A host that was down when that one began is asked again by its kernel
+  // after a second, then two, then four.)
   void perform(const Session::Call& action) {
     call_.reset();
     called_.reset();
