@@ -30,11 +30,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "ddp/checkpointer.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/error.hpp"
 #include "ddp/memory.hpp"
@@ -77,13 +79,42 @@ inline Parameter parameter_of(const std::string& name, const Tensor& tensor) {
   return {name, tensor.sizes().vec(), memory_of(tensor, name)};
 }
 
+// Parameters and buffers under the names that Python's state_dict() gives them, each tensor once: for
+// Checkpointer::add(). With CheckpointForm::single the file is one that Python loads by safetensors.torch.load_file().
+inline std::vector<Parameter> state_of(const ::torch::nn::Module& module) {
+  std::vector<Parameter> out;
+  std::unordered_set<const void*> seen;
+  const auto add = [&](const auto& entries) {
+    for (const auto& entry : entries)
+      if (entry.value().defined() && seen.insert(entry.value().unsafeGetTensorImpl()).second)
+        out.push_back(parameter_of(entry.key(), entry.value()));
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
+  return out;
+}
+
+// What torch::save() writes of an object, such as an optimizer, for Checkpointer::add_text(). The object outlives it.
+template <class Object>
+Checkpointer::Text text_of(Object& object) {
+  return {[&object] {
+            std::ostringstream out;
+            ::torch::save(object, out);
+            return out.str();
+          },
+          [&object](const std::string& text) {
+            std::istringstream in(text);
+            ::torch::load(object, in);
+          }};
+}
+
 namespace detail {
 
 // One module's part in the training: its hooks on autograd, and the engine that they drive.
 class Replica : public std::enable_shared_from_this<Replica> {
  public:
   Replica(ProcessGroup group, const ::torch::nn::Module& module, DistributedDataParallelOptions options)
-      : options_(checked(std::move(options))) {
+      : options_(checked(std::move(options))), group_(group) {
     std::vector<Parameter> parameters;
     std::unordered_set<const void*> seen;  // a tensor that two modules share is one parameter
     for (const auto& entry : module.named_parameters()) {
@@ -126,6 +157,10 @@ class Replica : public std::enable_shared_from_this<Replica> {
     if (step_ && backward_ != kNoBackward) give_up_step();
     const bool broadcasts = options_.buffer_sync == BufferSync::broadcast && !options_.buffers.empty();
     if (!step_ && is_training && broadcasts && unsynced_ == 0 && ::torch::GradMode::is_enabled()) begin_step();
+  }
+
+  void broadcast_buffers() {
+    for (const auto& buffer : options_.buffers) group_.broadcast(buffer.values, 0);
   }
 
   void count_unsynced(int change) { unsynced_ += change; }
@@ -218,6 +253,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
   static constexpr int kNoBackward = -1;
 
   DistributedDataParallelOptions options_;
+  ProcessGroup group_;
   std::vector<Tensor> parameters_;  // that want gradients, each once
   std::optional<ddp::DistributedDataParallel> engine_;
   std::vector<Tensor> views_;  // of the buckets: what grad() is after a backward
@@ -278,6 +314,10 @@ class DistributedDataParallel {
   // As ddp::DistributedDataParallel::join(), at the end of this rank's inputs: after_each_step does what the program
   // does after backward.
   void join(const std::function<void()>& after_each_step = {}) const { replica_->join(after_each_step); }
+
+  // Collective. Gives every rank the buffers of rank 0, as forward() does: before a checkpoint, which takes its parts
+  // from all ranks.
+  void broadcast_buffers() const { replica_->broadcast_buffers(); }
 
   // How many ranks had inputs in the last step: what Step::finish() returned. 0 before the first step.
   int active_ranks() const { return replica_->active_ranks(); }

@@ -18,7 +18,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr int kChecks = 13;  // of the worker
+constexpr int kChecks = 14;  // of the worker
 
 std::string torch_folder() {
   auto options = python_job();
@@ -41,19 +41,39 @@ void compile(const std::string& source, const std::string& program) {
   ASSERT_EQ(job.wait(), 0) << job.err();
 }
 
+// The worker's network in Python, with the state that it saved.
+std::string what_python_loads(const std::string& checkpoints) {
+  auto options = python_job();
+  options.program = python();
+  Job job({"-c",
+           "import glob, sys, torch\n"
+           "from safetensors.torch import load_file\n"
+           "net = torch.nn.Module()\n"
+           "net.layers = torch.nn.Sequential(torch.nn.Conv2d(1, 6, 3), torch.nn.BatchNorm2d(6), torch.nn.ReLU(),\n"
+           "                                 torch.nn.Flatten(), torch.nn.Linear(96, 4))\n"
+           "state = load_file(glob.glob(sys.argv[1] + '/*.safetensors')[0])\n"
+           "print(net.load_state_dict({key: state[key] for key in state if key.startswith('layers.')}))\n",
+           checkpoints},
+          options);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  return job.out();
+}
+
 class Libtorch : public PythonTest {};
 
 TEST_F(Libtorch, ModulesTrainOnTwoRanksAsAveragedByHand) {
   const ScratchDirectory folder;
   const auto program = (folder.path() / "libtorch_worker").string();
   ASSERT_NO_FATAL_FAILURE(compile(script("libtorch_worker.cpp"), program));
-  Job job({"--standalone", "--no-prefix", "--nproc-per-node=2", "--no-python", program}, python_job());
+  const auto checkpoints = (folder.path() / "checkpoints").string();
+  Job job({"--standalone", "--no-prefix", "--nproc-per-node=2", "--no-python", program, checkpoints}, python_job());
   EXPECT_EQ(job.wait(), 0) << job.err();
   std::vector<std::string> lines;
   std::istringstream text(job.out());
   for (std::string line; std::getline(text, line);) lines.push_back(line);
   EXPECT_THAT(lines, SizeIs(2 * kChecks)) << job.err();
   EXPECT_THAT(lines, Each(HasSubstr(": ok")));
+  EXPECT_EQ(what_python_loads(checkpoints), "<All keys matched successfully>\n");
 }
 
 }  // namespace

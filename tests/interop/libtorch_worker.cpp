@@ -1,5 +1,7 @@
 // Trains modules of libtorch by ddp/torch.hpp, and beside each, in this process, one copy per rank whose gradients are
 // averaged by hand. Prints a line for each check: "NAME: ok", or what differs. Compiled by libtorch_test.
+//
+//   libtorch_worker CHECKPOINT_FOLDER
 #include <cmath>
 #include <functional>
 #include <iostream>
@@ -269,9 +271,48 @@ std::string check_other_type(const ddp::ProcessGroup& world) {
   return "no error";
 }
 
+// Saves after three steps; a second net that loads that comes to the same bits after two more.
+std::string check_checkpoint(const ddp::ProcessGroup& world, const std::string& folder) {
+  struct Run {
+    Run(const ddp::ProcessGroup& world, const std::string& folder)
+        : model(world, net), checkpoints(world, options_of(folder)) {
+      checkpoints.add(ddp::torch::state_of(*net));
+      checkpoints.add_text("optimizer", ddp::torch::text_of(optimizer));
+    }
+    static ddp::CheckpointerOptions options_of(const std::string& folder) {
+      ddp::CheckpointerOptions options;
+      options.directory = folder;
+      options.form = ddp::CheckpointForm::single;
+      return options;
+    }
+    void train(int from, int steps, int rank) {
+      for (int step = from; step < from + steps; ++step) {
+        optimizer.zero_grad();
+        loss_of(model.forward(input_of(kCases[1], step, 0, rank), rank)).backward();
+        optimizer.step();
+      }
+    }
+    std::shared_ptr<Cnn> net = std::make_shared<Cnn>();
+    ddp::torch::DistributedDataParallel<Cnn> model;
+    ::torch::optim::SGD optimizer{net->parameters(), ::torch::optim::SGDOptions(0.05).momentum(0.9)};
+    ddp::Checkpointer checkpoints;
+  };
+  Run first(world, folder), second(world, folder);
+  first.train(0, 3, world.rank());
+  first.model.broadcast_buffers();
+  first.checkpoints.save(3);
+  first.checkpoints.wait();
+  first.train(3, 2, world.rank());
+  const auto loaded = second.checkpoints.load();
+  if (!loaded || loaded->step != 3) return "not loaded";
+  second.train(3, 2, world.rank());
+  const double difference = largest_difference(*first.net, *second.net);
+  return difference == 0 ? "ok" : "differs by " + std::to_string(difference);
+}
+
 }  // namespace
 
-int main() {
+int main(int, char** arguments) {
   ::torch::set_num_threads(1);
   const auto world = ddp::init_process_group();
   bool is_good = true;
@@ -283,5 +324,6 @@ int main() {
   print("exception in backward", check_exception_in_backward(world));
   print("missing gradient", check_missing_gradient(world));
   print("other type", check_other_type(world));
+  print("checkpoint", check_checkpoint(world, arguments[1]));
   return is_good ? 0 : 1;
 }
