@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/address.hpp"
-#include "rendezvous/store/door.hpp"
+#include "rendezvous/store/access_control.hpp"
 
 namespace ddp::rendezvous {
 namespace {
