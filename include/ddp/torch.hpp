@@ -272,7 +272,7 @@ class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::weak_ptr<detail::Replica> replica) : replica_(std::move(replica)) { count(1); }
   ~NoSync() { count(-1); }
-  NoSync(const NoSync&) = delete;
+  NoSync(NoSync&&) noexcept = default;  // the other one's scope is over, at no effect
 
  private:
   void count(int change) const {
