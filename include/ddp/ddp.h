@@ -20,12 +20,14 @@
                read before it returns. The memory of tensors must stay valid and untouched as long as a work, a model
                or checkpoints use it.
    Structs:    struct_size is the size of the struct, set by the program. All else may be 0: a field that is 0 or NULL
-               has its default. A later version may add fields at the end.
+               has its default. A later version may add fields at the end. Of a struct that a function fills, only
+               struct_size is read: the function sets all other fields that the program has room for.
    Threads:    one thread at a time calls a group, and what was made of it. ddp_group_abort(), works and the
                destruction of a handle may be used by any thread. A call that runs while its handle is destroyed ends
                as it would have. A thread in a call must not be cancelled (pthread_cancel).
    Callbacks:  a callback must return to its caller: it must not call longjmp(), nor let a C++ exception pass.
-   Fork:       a forked child has no part in a group. A call there returns DDP_INVALID_ARGUMENT. */
+   Fork:       a forked child has no part in what its parent made. Each call with a handle of the parent returns
+               DDP_INVALID_ARGUMENT there. The child may make groups of its own. */
 #ifndef DDP_DDP_H
 #define DDP_DDP_H
 
@@ -144,6 +146,7 @@ typedef struct ddp_bootstrap {
   const char* interface;
   uint16_t port_min;
   uint16_t port_max;
+  uint32_t reserved; /* 0 */
 } ddp_bootstrap;
 
 typedef struct ddp_init_options {
@@ -152,6 +155,7 @@ typedef struct ddp_init_options {
   int64_t timeout_ms;    /* of each collective, and of the meeting itself; 0: 600,000 */
   const int32_t* device; /* of the backend nccl, as the process sees it; NULL: by LOCAL_RANK */
   int32_t share_device;  /* not 0: two ranks of a host may have one device */
+  int32_t reserved;      /* 0 */
 } ddp_init_options;
 
 /* Meets the other ranks. bootstrap NULL: who this rank is, and where the ranks meet, is in the environment, as ddprun,
@@ -175,7 +179,6 @@ typedef struct ddp_group_info {
   char round[64]; /* the same on all ranks */
 } ddp_group_info;
 
-/* Fills what is behind struct_size. */
 DDP_C_EXPORT ddp_status ddp_group_get_info(ddp_group group, ddp_group_info* info);
 
 /* Gives up on the group, from any thread: its calls return DDP_ABORTED on this rank, and DDP_RANK_FAILURE on others as
@@ -202,7 +205,7 @@ typedef struct ddp_collective_options {
   int32_t tag;        /* of sends and receives */
   int32_t on_host;    /* not 0: the memory is the host's, in a group of the backends cpu and nccl; not for
                          ddp_memory_allocate() */
-  double factor;      /* of DDP_PREMUL_SUM; 0: 1 */
+  double factor;      /* of DDP_PREMUL_SUM, which has no default for it */
 } ddp_collective_options;
 
 /* Every rank calls the same collectives in the same order. `count` is the number of elements that one rank gives, the
@@ -316,6 +319,7 @@ typedef struct ddp_tensor {
   size_t dimensions;
   void* values;
   ddp_data_type type;
+  int32_t reserved; /* 0 */
 } ddp_tensor;
 
 enum { DDP_UNUSED_ERROR = 0, DDP_UNUSED_ZEROS = 1, DDP_UNUSED_KEEP = 2 };
@@ -411,10 +415,10 @@ typedef struct ddp_loaded_checkpoint {
   uint64_t step;
   int32_t rank_count; /* of the run that saved it */
   char round[64];
+  int32_t reserved; /* 0 */
 } ddp_loaded_checkpoint;
 
-/* Collective: fills all tensors from the newest checkpoint that is complete and valid. Fills *loaded behind
-   struct_size. */
+/* Collective: fills all tensors from the newest checkpoint that is complete and valid. */
 DDP_C_EXPORT ddp_status ddp_checkpoints_load(ddp_checkpoints checkpoints, ddp_loaded_checkpoint* loaded);
 
 #ifdef __cplusplus

@@ -1,14 +1,15 @@
 """libddp's C interface, include/ddp/ddp.h, by ctypes: as much of it as this package uses.
 
-The library is DDP_LIBRARY, if that is set; else the one in this package's folder; else the loader's.
-Functions release the GIL. A status other than DDP_OK is raised as Error.
+The library is DDP_LIBRARY, if that is set; else the one in this package's folder; else the loader's. It is loaded when
+the first function is used. Functions release the GIL. A status other than DDP_OK is raised as Error.
 """
 
 import ctypes
 import os
 import pathlib
 
-OK, INVALID_ARGUMENT, TIMEOUT, STORE_ERROR = 0, 1, 3, 9  # ddp_status
+OK, INVALID_ARGUMENT, MISMATCH, TIMEOUT, RANK_FAILURE = 0, 1, 2, 3, 4  # ddp_status
+STORE_ERROR, OUT_OF_MEMORY = 9, 10
 FLOAT32, FLOAT64, INT64, FLOAT16, BFLOAT16, INT32, UINT8, INT8, BOOLEAN, FLOAT8_E4M3FN, FLOAT8_E5M2 = range(11)
 SUM, AVERAGE, PRODUCT, MIN, MAX, PREMUL_SUM = range(6)
 _NAME = "libddp.so.0.1"
@@ -35,6 +36,7 @@ _add = ctypes.CFUNCTYPE(_status, ctypes.c_void_p, _text, ctypes.c_int64, ctypes.
 _wait = ctypes.CFUNCTYPE(_status, ctypes.c_void_p, ctypes.POINTER(_text), ctypes.c_size_t, _milliseconds)
 _remove = ctypes.CFUNCTYPE(_status, ctypes.c_void_p, _text, _milliseconds)
 Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _status)
+Calls = ctypes.CFUNCTYPE(_status, ctypes.c_void_p)
 
 
 class Store(_Struct):
@@ -46,7 +48,8 @@ class Bootstrap(_Struct):
     _fields_ = [("struct_size", ctypes.c_size_t), ("rank", ctypes.c_int32), ("rank_count", ctypes.c_int32),
                 ("local_rank", ctypes.c_int32), ("local_rank_count", ctypes.c_int32), ("store_host", _text),
                 ("store_port", ctypes.c_uint16), ("store", ctypes.POINTER(Store)), ("name", _text), ("round", _text),
-                ("interface", _text), ("port_min", ctypes.c_uint16), ("port_max", ctypes.c_uint16)]
+                ("interface", _text), ("port_min", ctypes.c_uint16), ("port_max", ctypes.c_uint16),
+                ("reserved", ctypes.c_uint32)]
 
 
 class InitOptions(_Struct):
@@ -54,7 +57,40 @@ class InitOptions(_Struct):
 
 
 class CollectiveOptions(_Struct):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("timeout_ms", _milliseconds)]
+    _fields_ = [("struct_size", ctypes.c_size_t), ("timeout_ms", _milliseconds), ("stream", ctypes.c_void_p),
+                ("tag", ctypes.c_int32)]
+
+
+_handle, _place, _pointer, _size, _number = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, \
+    ctypes.c_size_t, ctypes.c_int32
+_numbers, _sizes, _options = ctypes.POINTER(_number), ctypes.POINTER(_size), ctypes.POINTER(CollectiveOptions)
+_SIGNATURES = {
+    "init_process_group": (ctypes.POINTER(Bootstrap), ctypes.POINTER(InitOptions), _place),
+    "group_destroy": (_handle,),
+    "group_abort": (_handle, _text),
+    "all_reduce": (_handle, _pointer, _size, _number, _number, _options, _place),
+    "broadcast": (_handle, _pointer, _size, _number, _number, _options, _place),
+    "all_gather": (_handle, _pointer, _pointer, _size, _number, _options, _place),
+    "all_gather_v": (_handle, _pointer, _pointer, _sizes, _number, _options, _place),
+    "reduce_scatter": (_handle, _pointer, _pointer, _size, _number, _number, _options, _place),
+    "reduce_scatter_v": (_handle, _pointer, _pointer, _sizes, _number, _number, _options, _place),
+    "reduce": (_handle, _pointer, _pointer, _size, _number, _number, _number, _options, _place),
+    "gather": (_handle, _pointer, _pointer, _size, _number, _number, _options, _place),
+    "scatter": (_handle, _pointer, _pointer, _size, _number, _number, _options, _place),
+    "all_to_all_v": (_handle, _pointer, _sizes, _pointer, _sizes, _number, _options, _place),
+    "send": (_handle, _pointer, _size, _number, _number, _options, _place),
+    "receive": (_handle, _pointer, _size, _number, _number, _options, _place),
+    "receive_from_any": (_handle, _pointer, _size, _number, _numbers, _options, _place),
+    "barrier": (_handle, _options, _place),
+    "monitored_barrier": (_handle, _options),
+    "coalesce": (_handle, Calls, _pointer, _options, _place),
+    "work_wait": (_handle,),
+    "work_wait_for": (_handle, _milliseconds, _numbers),
+    "work_is_completed": (_handle, _numbers),
+    "work_duration": (_handle, ctypes.POINTER(ctypes.c_int64)),
+    "work_on_completed": (_handle, Completed, _pointer),
+    "work_destroy": (_handle,),
+}
 
 
 def _load():
@@ -64,24 +100,11 @@ def _load():
     library.ddp_last_error.restype = _text
     library.ddp_set_last_error.argtypes = [_text]
     library.ddp_set_last_error.restype = None
-    handle, place, pointer, size, number = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, \
-        ctypes.c_size_t, ctypes.c_int32
-    options = ctypes.POINTER(CollectiveOptions)
-    for name, *arguments in (
-            ("init_process_group", ctypes.POINTER(Bootstrap), ctypes.POINTER(InitOptions), place),
-            ("group_destroy", handle),
-            ("group_abort", handle, _text),
-            ("all_reduce", handle, pointer, size, number, number, options, place),
-            ("broadcast", handle, pointer, size, number, number, options, place),
-            ("all_gather", handle, pointer, pointer, size, number, options, place),
-            ("barrier", handle, options, place),
-            ("work_wait", handle),
-            ("work_wait_for", handle, _milliseconds, ctypes.POINTER(number)),
-            ("work_is_completed", handle, ctypes.POINTER(number)),
-            ("work_on_completed", handle, Completed, pointer),
-            ("work_destroy", handle)):
+    for name, arguments in _SIGNATURES.items():
         function = getattr(library, "ddp_" + name)
         function.argtypes, function.restype, function.errcheck = arguments, _status, _check
+        globals()[name] = function
+    globals()["_library"] = library
     return library
 
 
@@ -101,7 +124,10 @@ def _check(status, _function, _arguments):
 
 
 def __getattr__(name):
-    return getattr(_library, "ddp_" + name)
-
-
-_library = _load()
+    """Of what is not there before the library is loaded."""
+    if name == "_library":
+        return _load()
+    if name not in _SIGNATURES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    _load()
+    return globals()[name]

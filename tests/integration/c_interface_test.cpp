@@ -56,6 +56,14 @@ void expect_alone_to_pass(const std::string& part) {
   EXPECT_EQ(job.wait(), 0) << job.err();
 }
 
+TEST(CInterfaceAtExit, CallsHaveTheirErrors) {
+  Job::Options options;
+  options.program = built("c_interface_worker");
+  Job job({"exit"}, options);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("at exit: as expected"));
+}
+
 TEST(CInterfaceStore, ThreadsMeetInAStoreOfCallbacks) { expect_alone_to_pass("callback_store"); }
 TEST(CInterfaceStore, ItsFailureIsTold) { expect_alone_to_pass("failing_store"); }
 

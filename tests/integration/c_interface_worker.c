@@ -76,6 +76,13 @@ static void collectives_of(ddp_group group, ddp_work* work) {
   end(work);
   CHECK(one == 2 * sum_to(size));
 
+  /* A factor of 0 is one, too. */
+  one = mine;
+  const ddp_collective_options only_rank1 = {.struct_size = sizeof only_rank1, .factor = rank == 1 ? 1 : 0};
+  OK(ddp_all_reduce(group, &one, 1, DDP_FLOAT32, DDP_PREMUL_SUM, &only_rank1, work));
+  end(work);
+  CHECK(one == 2);
+
   one = mine;
   OK(ddp_broadcast(group, &one, 1, DDP_FLOAT32, size - 1, NULL, work));
   end(work);
@@ -284,6 +291,22 @@ static void run_wrong_input(void) {
   OK(ddp_group_get_info(group, &older));
   CHECK(older.rank == info.rank && older.rank_count == info.rank_count && older.local_rank == -7);
 
+  /* A struct that is filled may hold anything before. A field of a newer version becomes 0. */
+  struct {
+    ddp_group_info known;
+    int64_t unknown;
+  } filled;
+  memset(&filled, 0xff, sizeof filled);
+  filled.known.struct_size = sizeof filled;
+  OK(ddp_group_get_info(group, &filled.known));
+  CHECK(filled.known.struct_size == sizeof filled && filled.known.rank == info.rank && filled.unknown == 0);
+
+  ddp_group none = NULL;
+  const ddp_init_options reserved = {.struct_size = sizeof reserved, .reserved = 1};
+  FAILS(DDP_INVALID_ARGUMENT, "a field that libddp", ddp_init_process_group(NULL, &reserved, &none));
+  FAILS(DDP_INVALID_ARGUMENT, "without a factor",
+        ddp_all_reduce(group, &one, 1, DDP_FLOAT32, DDP_PREMUL_SUM, NULL, NULL));
+
   FAILS(DDP_INVALID_ARGUMENT, "ddp_group is NULL", ddp_barrier(NULL, NULL, NULL));
   FAILS(DDP_INVALID_ARGUMENT, "info is NULL", ddp_group_get_info(group, NULL));
   FAILS(DDP_INVALID_ARGUMENT, "no ddp_data_type 256", ddp_all_reduce(group, &one, 1, 256, DDP_SUM, NULL, NULL));
@@ -352,8 +375,8 @@ static void fill(struct Parameters* parameters, float value) {
   for (int i = 0; i < 6; ++i) parameters->weight[i / 3][i % 3] = value;
   parameters->bias = value;
   const ddp_tensor tensors[] = {
-      {sizeof(ddp_tensor), "weight", weight_shape, 2, parameters->weight, DDP_FLOAT32},
-      {sizeof(ddp_tensor), "bias", NULL, 0, &parameters->bias, DDP_FLOAT32},
+      {sizeof(ddp_tensor), "weight", weight_shape, 2, parameters->weight, DDP_FLOAT32, 0},
+      {sizeof(ddp_tensor), "bias", NULL, 0, &parameters->bias, DDP_FLOAT32, 0},
   };
   memcpy(parameters->tensors, tensors, sizeof tensors);
 }
@@ -457,7 +480,7 @@ static void run_training(void) {
 
   /* Buffers, and options that are wrong. */
   float running_mean = mine;
-  const ddp_tensor buffer = {sizeof buffer, "running_mean", NULL, 0, &running_mean, DDP_FLOAT32};
+  const ddp_tensor buffer = {sizeof buffer, "running_mean", NULL, 0, &running_mean, DDP_FLOAT32, 0};
   ddp_model_options more = {.struct_size = sizeof more, .buffers = &buffer, .buffer_count = 1};
   OK(ddp_model_create(group, parameters.tensors, 2, &more, &model));
   CHECK(running_mean == 1);
@@ -499,14 +522,14 @@ static void run_checkpoints(void) {
   struct Parameters parameters;
   fill(&parameters, 5);
   float own = 10 * mine;
-  const ddp_tensor own_tensor = {sizeof own_tensor, "own", NULL, 0, &own, DDP_FLOAT32};
+  const ddp_tensor own_tensor = {sizeof own_tensor, "own", NULL, 0, &own, DDP_FLOAT32, 0};
   ddp_model model = NULL;
   OK(ddp_model_create(group, parameters.tensors, 2, NULL, &model));
   const ddp_checkpoint_options options = {.struct_size = sizeof options, .directory = directory};
   ddp_checkpoints checkpoints = NULL;
   OK(ddp_checkpoints_create(group, &options, &checkpoints));
   OK(ddp_checkpoints_add(checkpoints, parameters.tensors, 2));
-  const ddp_tensor no_values = {sizeof no_values, "none", NULL, 0, NULL, DDP_FLOAT32};
+  const ddp_tensor no_values = {sizeof no_values, "none", NULL, 0, NULL, DDP_FLOAT32, 0};
   FAILS(DDP_INVALID_ARGUMENT, "the values of a tensor is NULL", ddp_checkpoints_add_own(checkpoints, &no_values, 1));
   OK(ddp_checkpoints_add_own(checkpoints, &own_tensor, 1));
   OK(ddp_checkpoints_add_model(checkpoints, model));
@@ -579,17 +602,63 @@ static void run_stop(void) {
   OK(ddp_group_destroy(group));
 }
 
+/* What the parent made is refused, and what the child makes works. */
+static void run_child(ddp_group group, ddp_work work, ddp_model model, ddp_checkpoints checkpoints) {
+  const char* const refusal = "of the parent of this forked child";
+  FAILS(DDP_INVALID_ARGUMENT, refusal, ddp_barrier(group, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, refusal, ddp_group_abort(group, "never"));
+  FAILS(DDP_INVALID_ARGUMENT, refusal, ddp_work_wait(work));
+  FAILS(DDP_INVALID_ARGUMENT, refusal, ddp_model_begin_step(model, 1));
+  FAILS(DDP_INVALID_ARGUMENT, refusal, ddp_checkpoints_save(checkpoints, 1));
+  FAILS(DDP_INVALID_ARGUMENT, refusal, ddp_checkpoints_wait(checkpoints));
+  FAILS(DDP_INVALID_ARGUMENT, refusal, ddp_checkpoints_destroy(checkpoints));
+  FAILS(DDP_INVALID_ARGUMENT, refusal, ddp_group_destroy(group));
+  const ddp_bootstrap alone = {.struct_size = sizeof alone, .rank_count = 1, .name = "child"};
+  ddp_group own = NULL;
+  OK(ddp_init_process_group(&alone, NULL, &own));
+  OK(ddp_barrier(own, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "or is no such handle", ddp_work_wait((ddp_work)(void*)own));
+  OK(ddp_group_destroy(own));
+}
+
 static void run_fork(void) {
   ddp_group group = world();
+  float one = 1;
+  ddp_work work = NULL;
+  OK(ddp_all_reduce(group, &one, 1, DDP_FLOAT32, DDP_SUM, NULL, &work));
+  struct Parameters parameters;
+  fill(&parameters, 1);
+  ddp_model model = NULL;
+  OK(ddp_model_create(group, parameters.tensors, 2, NULL, &model));
+  const ddp_checkpoint_options options = {.struct_size = sizeof options, .directory = directory};
+  ddp_checkpoints checkpoints = NULL;
+  OK(ddp_checkpoints_create(group, &options, &checkpoints));
+  OK(ddp_checkpoints_add(checkpoints, parameters.tensors, 2));
   const pid_t child = fork();
   if (child == 0) {
-    FAILS(DDP_INVALID_ARGUMENT, "fork", ddp_barrier(group, NULL, NULL));
+    run_child(group, work, model, checkpoints);
     _exit(0);
   }
   int status = -1;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
+  end(&work);
+  OK(ddp_checkpoints_save(checkpoints, 1));
+  OK(ddp_checkpoints_destroy(checkpoints));
+  OK(ddp_model_destroy(model));
   OK(ddp_barrier(group, NULL, NULL));
   OK(ddp_group_destroy(group));
+}
+
+/* exit() destroys the thread's objects, and then runs these handlers. */
+static void fail_at_exit(void) {
+  FAILS(DDP_INVALID_ARGUMENT, "ddp_group is NULL", ddp_barrier(NULL, NULL, NULL));
+  CHECK(ddp_last_error_ranks(NULL, 0) == 0);
+  printf("at exit: as expected\n");
+}
+
+static void run_exit(void) {
+  CHECK(atexit(fail_at_exit) == 0);
+  FAILS(DDP_INVALID_ARGUMENT, "ddp_group is NULL", ddp_barrier(NULL, NULL, NULL));
 }
 
 static void run_abort(void) {
@@ -815,6 +884,7 @@ int main(int argc, char** argv) {
                {"abort", run_abort},
                {"stop", run_stop},
                {"fork", run_fork},
+               {"exit", run_exit},
                {"memory", run_memory},
                {"training", run_training},
                {"checkpoints", run_checkpoints},

@@ -3,6 +3,7 @@
 train   trains a network with DistributedDataParallel, and prints each loss exactly
 ops     checks what the backend has, and what it refuses
 die     rank 1 ends in the middle; rank 0 prints the error of its all_reduce
+die_in_group  rank 2 ends in the middle; rank 1 prints the error of its all_reduce in the group of ranks 1 and 2
 leave   rank 0 ends with a collective under way, and without destroy_process_group()
 """
 
@@ -61,15 +62,23 @@ def ops():
     half = dist.new_group(list(range(size)))
     dist.all_reduce(t, group=half)
     dist.destroy_process_group(half)
-    for wrong, error in ((lambda: dist.all_reduce(torch.zeros(4, 4).t()[:2]), ValueError),
-                         (lambda: dist.all_reduce(torch.zeros(1, dtype=torch.int16)), ValueError),
-                         (lambda: dist.all_reduce(torch.zeros(1, dtype=torch.int32), dist.ReduceOp.BXOR), ValueError),
-                         (lambda: dist.broadcast(torch.zeros(1), size), ValueError)):
+    for wrong, error in ((lambda: dist.all_reduce(torch.zeros(1, dtype=torch.int16)), ValueError),
+                         (lambda: dist.all_reduce(torch.zeros(1), dist.ReduceOp.BXOR), ValueError),
+                         (lambda: dist.broadcast(torch.zeros(1), size), ValueError),
+                         (lambda: dist.send(torch.zeros(1), size), ValueError)):
         try:
             wrong()
         except error:
             continue
         raise AssertionError("not refused")
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.all_reduce(t)
+        except ValueError as error:
+            os._exit(0 if "forked child" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     dist.all_reduce(t)  # the group goes on
     print(f"rank {rank} of {size}: all as expected", flush=True)
 
@@ -83,6 +92,18 @@ def die():
             call()
         except dist.DistBackendError as error:
             print(f"rank {rank} got: {error}", flush=True)
+
+
+def die_in_group():
+    group = dist.new_group([1, 2])
+    dist.barrier()
+    if rank == 2:
+        os._exit(3)
+    try:
+        dist.all_reduce(torch.zeros(1), group=group if rank == 1 else None)
+    except dist.DistBackendError as error:
+        print(f"rank {rank} got: {error}", flush=True)
+    os._exit(1)
 
 
 def leave():

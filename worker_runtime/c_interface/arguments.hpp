@@ -22,34 +22,45 @@ namespace ddp::c_interface {
 
 constexpr std::size_t kStructBytesMax = 4096;  // more than any version has: a larger size was never set
 
+template <class Struct>
+std::size_t struct_bytes(const Struct& given, const char* name) {
+  const std::size_t bytes = given.struct_size;
+  if (bytes >= sizeof(std::size_t) && bytes <= kStructBytesMax) return bytes;
+  throw InvalidArgument(std::string(name) + ": struct_size is " + std::to_string(bytes) + "\ntry:   sizeof(" + name +
+                        ")");
+}
+
+[[noreturn]] inline void refuse_unknown_field(const char* name) {
+  throw InvalidArgument(std::string(name) + ": a field that libddp " + ddp_version() + " does not know is set\n" +
+                        "try:   a libddp as new as the program's ddp/ddp.h");
+}
+
 // A program may be built with the header of an older version, whose structs are shorter, or of a newer one, whose
 // further fields this version can only take where they are 0.
 template <class Struct>
 Struct read_struct(const Struct* given, const char* name) {
   Struct own{};
   if (given == nullptr) return own;
-  const std::size_t bytes = given->struct_size;
-  if (bytes < sizeof(std::size_t) || bytes > kStructBytesMax) {
-    throw InvalidArgument(std::string(name) + ": struct_size is " + std::to_string(bytes) + "\ntry:   sizeof(" + name +
-                          ")");
-  }
+  const std::size_t bytes = struct_bytes(*given, name);
   std::memcpy(&own, given, std::min(bytes, sizeof own));
   const auto* const begin = reinterpret_cast<const unsigned char*>(given);
   for (std::size_t i = sizeof own; i < bytes; ++i) {
-    if (begin[i] != 0) {
-      throw InvalidArgument(std::string(name) + ": a field that libddp " + ddp_version() + " does not know is set\n" +
-                            "try:   a libddp as new as the program's ddp/ddp.h");
-    }
+    if (begin[i] != 0) refuse_unknown_field(name);
+  }
+  if constexpr (requires { own.reserved; }) {
+    if (own.reserved != 0) refuse_unknown_field(name);
   }
   return own;
 }
 
-// The other way: writes what of `own` the program's version has room for.
+// The other way: writes what of `own` the program's version has room for, and zeros to the fields of a newer version.
+// The program need not have set these.
 template <class Struct>
 void write_struct(Struct* place, Struct own, const char* name) {
-  const Struct asked = read_struct(place, name);
-  own.struct_size = asked.struct_size;
-  std::memcpy(place, &own, std::min(asked.struct_size, sizeof own));
+  const std::size_t bytes = struct_bytes(*place, name);
+  own.struct_size = bytes;
+  std::memcpy(place, &own, std::min(bytes, sizeof own));
+  if (bytes > sizeof own) std::memset(reinterpret_cast<unsigned char*>(place) + sizeof own, 0, bytes - sizeof own);
 }
 
 template <class T>
@@ -72,12 +83,20 @@ Enum enumerator(std::int32_t number, Enum last, const char* name) {
 inline DataType data_type(ddp_data_type type) { return enumerator(type, DataType::float8_e5m2, "ddp_data_type"); }
 inline ReduceOp reduce_op(ddp_reduce_op op) { return enumerator(op, ReduceOp::premul_sum, "ddp_reduce_op"); }
 
-inline CollectiveOptions collective_options(const ddp_collective_options& given) {
+// `op`: of a call that reduces. A factor of 0 counts in DDP_PREMUL_SUM, and is not given elsewhere.
+inline CollectiveOptions collective_options(const ddp_collective_options& given, ddp_reduce_op op = DDP_SUM) {
   CollectiveOptions options;
   options.timeout = std::chrono::milliseconds(given.timeout_ms);
   options.stream = given.stream;
   options.tag = given.tag;
-  if (given.factor != 0) options.factor = given.factor;
+  if (op == DDP_PREMUL_SUM) {
+    if (given.struct_size < offsetof(ddp_collective_options, factor) + sizeof given.factor) {
+      throw InvalidArgument("DDP_PREMUL_SUM without a factor\ntry:   ddp_collective_options with its `factor`");
+    }
+    options.factor = given.factor;
+  } else if (given.factor != 0) {
+    options.factor = given.factor;
+  }
   return options;
 }
 
@@ -128,6 +147,15 @@ inline std::vector<Parameter> parameters_of(const ddp_tensor* tensors, std::size
   }
   return parameters;
 }
+
+// A later version may add fields where a struct ends now, so no struct ends in padding: a program need not set that.
+#define DDP_ENDS_WITH(type, field) (offsetof(type, field) + sizeof(type::field) == sizeof(type))
+static_assert(DDP_ENDS_WITH(ddp_store, remove) && DDP_ENDS_WITH(ddp_bootstrap, reserved));
+static_assert(DDP_ENDS_WITH(ddp_init_options, reserved) && DDP_ENDS_WITH(ddp_group_info, round));
+static_assert(DDP_ENDS_WITH(ddp_collective_options, factor) && DDP_ENDS_WITH(ddp_tensor, reserved));
+static_assert(DDP_ENDS_WITH(ddp_model_options, stream) && DDP_ENDS_WITH(ddp_checkpoint_options, write_timeout_ms));
+static_assert(DDP_ENDS_WITH(ddp_loaded_checkpoint, reserved));
+#undef DDP_ENDS_WITH
 
 static_assert(DDP_FLOAT32 == static_cast<int>(DataType::float32) && DDP_FLOAT64 == static_cast<int>(DataType::float64));
 static_assert(DDP_INT64 == static_cast<int>(DataType::int64) && DDP_FLOAT16 == static_cast<int>(DataType::float16));

@@ -23,8 +23,8 @@ namespace {
 // What every collective is given.
 class GroupCall {
  public:
-  GroupCall(ddp_group group, const ddp_collective_options* options)
-      : GroupCall(group, read_struct(options, "ddp_collective_options")) {}
+  GroupCall(ddp_group group, const ddp_collective_options* options, ddp_reduce_op op = DDP_SUM)
+      : GroupCall(group, read_struct(options, "ddp_collective_options"), op) {}
 
   ProcessGroup* operator->() const { return group_.get(); }
   const CollectiveOptions& options() const { return options_; }
@@ -61,9 +61,9 @@ class GroupCall {
   }
 
  private:
-  GroupCall(ddp_group group, const ddp_collective_options& options)
+  GroupCall(ddp_group group, const ddp_collective_options& options, ddp_reduce_op op)
       : group_(object_of(group)),
-        options_(collective_options(options)),
+        options_(collective_options(options, op)),
         device_(options.on_host != 0 ? Device{} : group_->device()) {}
 
   std::shared_ptr<ProcessGroup> group_;
@@ -90,7 +90,7 @@ using namespace ddp::c_interface;  // NOLINT: the functions of C are in no names
 ddp_status ddp_all_reduce(ddp_group group, void* inout, size_t count, ddp_data_type type, ddp_reduce_op op,
                           const ddp_collective_options* options, ddp_work* work) {
   return call([&] {
-    const GroupCall of(group, options);
+    const GroupCall of(group, options, op);
     const auto range = of.range(inout, count, type);
     const auto how = reduce_op(op);
     run(
@@ -125,7 +125,7 @@ ddp_status ddp_all_gather(ddp_group group, const void* input, void* output, size
 ddp_status ddp_reduce_scatter(ddp_group group, const void* input, void* output, size_t count, ddp_data_type type,
                               ddp_reduce_op op, const ddp_collective_options* options, ddp_work* work) {
   return call([&] {
-    const GroupCall of(group, options);
+    const GroupCall of(group, options, op);
     const auto from = of.range_of_all(input, count, type);
     const auto to = of.range(output, count, type);
     const auto how = reduce_op(op);
@@ -138,7 +138,7 @@ ddp_status ddp_reduce_scatter(ddp_group group, const void* input, void* output, 
 ddp_status ddp_reduce(ddp_group group, const void* input, void* output, size_t count, ddp_data_type type,
                       ddp_reduce_op op, int32_t root, const ddp_collective_options* options, ddp_work* work) {
   return call([&] {
-    const GroupCall of(group, options);
+    const GroupCall of(group, options, op);
     const auto from = of.range(input, count, type);
     const auto to = of.is_root(root) ? of.range(output, count, type) : ddp::MemoryRange();
     const auto how = reduce_op(op);
@@ -201,7 +201,7 @@ ddp_status ddp_reduce_scatter_v(ddp_group group, const void* input, void* output
                                 ddp_data_type type, ddp_reduce_op op, const ddp_collective_options* options,
                                 ddp_work* work) {
   return call([&] {
-    const GroupCall of(group, options);
+    const GroupCall of(group, options, op);
     const auto each = of.counts(counts, "counts");
     const auto from = of.range(input, GroupCall::sum_of(each), type);
     const auto to = of.range(output, of.own_of(each), type);

@@ -5,9 +5,11 @@
 // the object on another thread keeps it alive until it returns.
 //
 // Threads: any.
+// Fork:    a forked child may not use the handles of its parent: their objects have threads and locks of the parent.
+//          The child begins with a table of its own.
 #pragma once
 
-#include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -19,6 +21,7 @@
 
 #include <ddp/ddp.h>
 
+#include "base/process_wide.hpp"
 #include "ddp/error.hpp"
 
 namespace ddp::c_interface {
@@ -33,19 +36,22 @@ inline std::uintptr_t next_handle_number() {
   return ++last;
 }
 
+// Where the handles of this process begin: those below are its parent's.
+struct HandleNumbers {
+  const std::uintptr_t first = next_handle_number();
+};
+
 template <class Handle>
 class Handles {
  public:
   using Object = typename ObjectOf<Handle>::type;
 
-  // It is never destroyed: threads may use handles while the process ends.
-  static Handles& all() {
-    static Handles& handles = *new Handles;
-    return handles;
-  }
+  // This process's.
+  static Handles& all() { return base::process_wide<Handles>(); }
 
   Handle add(Object object) {
     auto shared = std::make_shared<Object>(std::move(object));
+    base::process_wide<HandleNumbers>();
     const std::uintptr_t number = next_handle_number();
     const std::lock_guard lock(mutex_);
     objects_.emplace(number, std::move(shared));
@@ -69,16 +75,16 @@ class Handles {
  private:
   using Objects = std::unordered_map<std::uintptr_t, std::shared_ptr<Object>>;
 
-  Handles() {
-    // Another thread may hold the mutex at the moment of a fork: its child could never lock it.
-    ::pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); }, [] { all().mutex_.unlock(); });
-  }
-
   typename Objects::iterator at(Handle handle) {
-    const auto found = objects_.find(reinterpret_cast<std::uintptr_t>(handle));
+    const auto number = reinterpret_cast<std::uintptr_t>(handle);
+    const auto found = objects_.find(number);
     if (found != objects_.end()) return found;
-    throw InvalidArgument(std::string("this ") + ObjectOf<Handle>::kName +
-                          (handle == nullptr ? " is NULL" : " was destroyed, or is no such handle") +
+    const std::string what = std::string("this ") + ObjectOf<Handle>::kName;
+    if (handle != nullptr && number < base::process_wide<HandleNumbers>().first) {
+      throw InvalidArgument(what + " is of the parent of this forked child (pid " + std::to_string(::getpid()) +
+                            ")\ntry:   call it in the process that made it, or make another one here");
+    }
+    throw InvalidArgument(what + (handle == nullptr ? " is NULL" : " was destroyed, or is no such handle") +
                           "\ntry:   a handle that a function of libddp gave, before its destruction");
   }
 

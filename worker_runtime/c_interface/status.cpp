@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddp/error.hpp"
@@ -18,9 +19,21 @@ struct LastError {
   bool is_text_lost = false;  // there was no memory for it
 };
 
+// Calls may come after the destruction of this thread's objects: from handlers of atexit(), and from destructors of
+// other objects of the thread. They find no error then, and make another object, which is not destroyed.
+thread_local LastError* present_error = nullptr;
+
+struct ErrorOwner {
+  ~ErrorOwner() { delete std::exchange(present_error, nullptr); }
+};
+
 LastError& last_error() {
-  thread_local LastError error;
-  return error;
+  if (present_error == nullptr) {
+    present_error = new LastError;
+    thread_local const ErrorOwner owner;
+    static_cast<void>(owner);
+  }
+  return *present_error;
 }
 
 void keep(const char* text, const std::vector<int>& ranks = {}) noexcept {

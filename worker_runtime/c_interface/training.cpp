@@ -227,7 +227,7 @@ ddp_status ddp_checkpoints_wait(ddp_checkpoints checkpoints) {
 ddp_status ddp_checkpoints_load(ddp_checkpoints checkpoints, ddp_loaded_checkpoint* loaded) {
   return call([&] {
     require(loaded, "loaded");
-    static_cast<void>(read_struct(loaded, "ddp_loaded_checkpoint"));
+    static_cast<void>(struct_bytes(*loaded, "ddp_loaded_checkpoint"));  // before tensors are filled
     ddp_loaded_checkpoint result{};
     if (const auto found = object_of(checkpoints)->checkpointer.load()) {
       result.is_found = 1;

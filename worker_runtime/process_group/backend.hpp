@@ -124,6 +124,7 @@ struct GroupMember {
   int local_size = 1;
   RoundId round;
   std::string name{};  // of the group, the same on all its ranks, and no other's in the round: "group_0", "group_0/1"
+  bool is_of_launcher = true;  // its round is the launcher's, whose agent hears of failures in it
 };
 
 class Backend {

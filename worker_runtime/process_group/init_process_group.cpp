@@ -1,3 +1,4 @@
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -64,8 +65,11 @@ std::string contents_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What this process is to tell of itself, at a failure or all the time, and as whom.
+// What this process is to tell of itself, at a failure or all the time, and as whom. A group that the program makes
+// beside the launcher's has other ranks. It says who the process is only if no group has said that before.
 void open_diagnostics(const Launch& launch) {
+  static std::atomic<bool> is_open{false};
+  if (is_open.exchange(true) && !launch.is_of_launcher()) return;
   flight_recorder::set_place(flight_recorder::place_from(variable));
   flight_recorder::process_recorder().begin_round(launch.round ? to_string(*launch.round) : "");
   trace::set_rank(launch.rank);
@@ -195,9 +199,8 @@ std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitO
                         .add("took", std::chrono::duration_cast<std::chrono::milliseconds>(
                                          std::chrono::steady_clock::now() - began)),
                     base::LogLevel::info});
-  const bool is_round_of_launcher = !launch.name || launch.round;
-  if (is_round_of_launcher) agent_link::begin_round(member.round.number);
-  return std::make_shared<ProcessGroup::Impl>(member, options.timeout, std::move(backend), is_round_of_launcher);
+  if (launch.is_of_launcher()) agent_link::begin_round(member.round.number);
+  return std::make_shared<ProcessGroup::Impl>(member, options.timeout, std::move(backend), launch.is_of_launcher());
 }
 
 }  // namespace process_group

@@ -63,6 +63,12 @@ TEST(Launch, AGroupOfOneNeedsNoStore) {
   EXPECT_FALSE(launch_from({.store = kStore}).given_store) << "nobody is there to meet";
 }
 
+TEST(Launch, IsOfTheLauncherIfItHasItsRound) {
+  EXPECT_TRUE(Launch().is_of_launcher()) << "the environment says who this is";
+  EXPECT_FALSE(launch_from({.name = "a part of the ranks"}).is_of_launcher());
+  EXPECT_TRUE(launch_from({.name = "all ranks", .round = RoundId{7, 8, 9}}).is_of_launcher());
+}
+
 TEST(Launch, RefusesWrongOptionsAndNamesThem) {
   const struct {
     BootstrapOptions options;

@@ -96,7 +96,13 @@ Meeting meet_with_refusals(const process_group::GroupMember& who, const MeetingP
 
 Bootstrap meet_ranks(const Launch& launch, const MakeSharedFile& make_shared_file, const std::string& store_allow,
                      base::Deadline& deadline) {
-  Bootstrap made{.who = {launch.rank, launch.size, launch.local_rank, launch.local_size, {}, next_group_name(launch)},
+  Bootstrap made{.who = {launch.rank,
+                         launch.size,
+                         launch.local_rank,
+                         launch.local_size,
+                         {},
+                         next_group_name(launch),
+                         launch.is_of_launcher()},
                  .lets_any_read = launch.lets_any_read};
   auto& who = made.who;
   auto [store, address, network] = connect_to_store(launch, store_allow, deadline);

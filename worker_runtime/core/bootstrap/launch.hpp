@@ -49,6 +49,9 @@ struct Launch {
   PortRange ports;                     // to listen on for ranks of other hosts
   bool lets_any_read = false;          // DDP_PTRACE=any: see backends/cpu/memory/peer_memory.hpp
   std::string interface;               // whose address these reach; empty: that which leads to the store
+
+  // Whether the ranks are those of the launcher. A program may make further groups, with ranks of their own.
+  bool is_of_launcher() const { return !name || round; }
 };
 
 constexpr int kSizeMax = 1'000'000;  // of a group; beyond it a variable is taken for garbage

@@ -14,7 +14,7 @@ using worker_link::Departure;
 
 void tell(const process_group::GroupMember& who, Departure departure) {
   auto* const link = agent_link::process_link();
-  if (link == nullptr || who.round.term == 0) return;
+  if (link == nullptr || !who.is_of_launcher || who.round.term == 0) return;
   departure.round = who.round.number;
   link->depart(departure);
 }
