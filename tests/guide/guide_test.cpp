@@ -190,6 +190,10 @@ std::ostream& operator<<(std::ostream& out, const Chapter& chapter) { return out
 
 const std::vector<Chapter>& chapters() {
   static const std::vector<Chapter> all = {{"FirstRun", {"first_run.md"}, make<OneMachine>},
+                                           {"Kubernetes", {"kubernetes.md"}, make<OneMachine>},
+                                           {"WhenItFails", {"when_it_fails.md"}, make<OneMachine>},
+                                           {"OtherLaunchers", {"other_launchers.md"}, make<OneMachine>, true},
+                                           {"Troubleshooting", {"troubleshooting.md"}, make<OneMachine>},
                                            {"Glossary", {"glossary.md"}, make<OneMachine>}};
   return all;
 }
