@@ -11,7 +11,7 @@
 
 #include "base/host_name.hpp"
 #include "base/locked_folder.hpp"
-#include "base/with_limit.hpp"
+#include "base/quiet_thread.hpp"
 #include "launcher/command_line/usage_error.hpp"
 #include "launcher/output/log_tree.hpp"
 
@@ -84,12 +84,16 @@ ScratchDirectory::ScratchDirectory() {
   }
 }
 
-ScratchDirectory::~ScratchDirectory() {
-  base::run_with_limit(kRemovalLimit, [path = path()] {
+void ScratchDirectory::begin_removal() {
+  removal_ = base::run_detached([path = path()] {
     std::error_code ignored;
     std::filesystem::remove_all(path, ignored);
-    return std::string();
   });
+}
+
+ScratchDirectory::~ScratchDirectory() {
+  if (!removal_.valid()) begin_removal();
+  removal_.wait_for(kRemovalLimit);
 }
 
 }  // namespace ddp::launcher

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 
+#include <future>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,13 @@ class ScratchDirectory {
   ScratchDirectory(const ScratchDirectory&) = delete;
   const std::string& path() const { return folder_.path; }
 
+  // On a thread of its own, beside what else ends; the destructor waits for it, at most 2 s. Requires that nobody uses
+  // the folder any more.
+  void begin_removal();
+
  private:
   base::LockedFolder folder_;
+  std::future<void> removal_;
 };
 
 }  // namespace ddp::launcher

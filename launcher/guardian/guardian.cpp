@@ -468,8 +468,7 @@ void show_as(std::string_view title) {
   title.copy(text, end - start - 1);
 }
 
-void serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket,
-                             base::UniqueFd agent) {
+void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "ddprun-guardian");
@@ -482,16 +481,14 @@ void serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base:
   guardian.serve();
   const auto* const tls = options.security ? &options.security->tls : nullptr;
   if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell(), tls);
-  // Else ddprun, which waits for the end of its guardian, removes it. One that dies closes its files before its
-  // children have another parent.
-  const bool is_orphan = ::getppid() != ddprun || is_ending(ddprun);
-  if (!options.cgroup.empty() && is_orphan) leave_cgroup(options.cgroup);
 }
 
-// ddprun waits for the end of its guardian, and nobody needs what is left of the folder.
-void remove_within_limit(const std::string& folder) noexcept {
+// The limit: a file system may not answer.
+void remove_what_ddprun_left(const GuardianOptions& options) noexcept {
   try {
-    base::run_with_limit(kRemovalLimit, [folder] {
+    if (!options.cgroup.empty()) leave_cgroup(options.cgroup);
+    if (options.scratch_directory.empty()) return;
+    base::run_with_limit(kRemovalLimit, [folder = options.scratch_directory] {
       std::error_code ignored;
       std::filesystem::remove_all(folder, ignored);
       return std::string();
@@ -506,12 +503,14 @@ void remove_within_limit(const std::string& folder) noexcept {
                                base::UniqueFd agent) noexcept {
   int exit_code = EXIT_SUCCESS;
   try {
-    serve_until_ddprun_ends(options, ddprun, std::move(socket), std::move(agent));
+    serve_until_ddprun_ends(options, std::move(socket), std::move(agent));
   } catch (...) {
     static_cast<void>(kill_all_children({}, kKillLimitMs));
     exit_code = EXIT_FAILURE;
   }
-  if (!options.scratch_directory.empty()) remove_within_limit(options.scratch_directory);
+  // Else ddprun, which waits for the end of its guardian, removes both. One that dies closes its files before its
+  // children have another parent.
+  if (::getppid() != ddprun || is_ending(ddprun)) remove_what_ddprun_left(options);
   ::_exit(exit_code);
 }
 
