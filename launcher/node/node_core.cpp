@@ -162,7 +162,9 @@ void NodeCore::take(const GuardianEnded& event) {
   guardian_ended_ = event;
   output_limit_ = facts_.now + kOutputLimit;
   // If membership is in this process it ends too, and tells the others so.
-  if (!event.is_tree_left && !is_alone()) send(rendezvous::Leaving{guardian_ended_text(event.ending)});
+  if (!event.is_tree_left && !is_alone())
+    send(rendezvous::Leaving{guardian_ended_text(event.ending),
+                             rendezvous::exit_code_of(outcome::GuardianEnded{event.ending})});
   out_.emplace_back(CloseOutput{});
 }
 

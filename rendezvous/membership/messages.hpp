@@ -185,6 +185,7 @@ struct StopReady {
 // This ddprun ends before its job does. No process of the job is left on its node.
 struct Leaving {
   std::string why;
+  std::optional<int> exit_code{};  // with which it ends; the job's, if the job ends for this loss
   bool operator==(const Leaving&) const = default;
 };
 
@@ -319,8 +320,9 @@ struct FinishJob {
 
 // This host ends before its job does: the next host is to serve it. No process of the job is left on its node.
 struct HostLeaves {
-  std::string why;          // one line; empty: it was told to stop, and the job goes on without it
-  std::vector<int> gone{};  // group ranks of other nodes that have left with it; at most kLeaversMax
+  std::string why;                 // one line; empty: it was told to stop, and the job goes on without it
+  std::vector<int> gone{};         // group ranks of other nodes that have left with it; at most kLeaversMax
+  std::optional<int> exit_code{};  // as in Leaving
   bool operator==(const HostLeaves&) const = default;
 };
 

@@ -361,6 +361,7 @@ void fields(StopAsked& m, Visit visit) {
 template <class Visit>
 void fields(Leaving& m, Visit visit) {
   visit("why", m.why);
+  visit("exit_code", m.exit_code);
 }
 
 template <class Visit>
@@ -372,6 +373,7 @@ template <class Visit>
 void fields(HostLeaves& m, Visit visit) {
   visit("why", m.why, std::string());
   visit("gone", m.gone, std::vector<int>());
+  visit("exit_code", m.exit_code);
 }
 
 template <class Visit>
@@ -561,6 +563,11 @@ void check_time(const char* name, const std::optional<milliseconds>& time) {
 }
 void check_wait(const char* name, milliseconds time) { check_range(name, time.count(), 0, kWaitMax); }
 
+// A success would be that of the job.
+void check_failed(const char* name, const std::optional<int>& exit_code) {
+  if (exit_code) check_range(name, *exit_code, 1, kExitCodeMax);
+}
+
 void check_unix_seconds(const char* name, std::uint64_t time) {
   check_range(name, static_cast<std::int64_t>(time), 0, kUnixSecondsMax);
 }
@@ -650,11 +657,12 @@ void check(const RoundEnded& m) {
 
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
 void check(const StopReady&) {}
-void check(const Leaving&) {}
+void check(const Leaving& m) { check_failed("exit_code", m.exit_code); }
 void check(const TimeAsked&) {}
 void check(const HostLeaves& m) {
   if (m.gone.size() > kLeaversMax) refuse("gone", "is too long");
   for (const int rank : m.gone) check_range("gone", rank, 0, kNodesMax - 1);
+  check_failed("exit_code", m.exit_code);
 }
 void check(const TimeTold& m) { check_time("job_time_ms", m.job_time); }
 

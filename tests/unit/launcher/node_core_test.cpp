@@ -850,6 +850,7 @@ TEST_F(NodeCoreOfTwo, TheOthersHearWhyTheNodeLeavesWithItsGuardian) {
   const auto told = sent<rendezvous::Leaving>(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 7}));
   ASSERT_EQ(told.size(), 1U) << "before its output is written";
   EXPECT_EQ(told.front().why, "its guardian process was killed by SIGKILL");
+  EXPECT_EQ(told.front().exit_code, 128 + SIGKILL);
 }
 
 TEST_F(NodeCoreOfTwo, ANodeWithProcessesLeftDoesNotSayThatItLeaves) {
