@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kListMax = kAddressesMax;                            // of texts
 constexpr std::size_t kNumbersMax = std::max(kUnreachedMax, kLeaversMax);  // of numbers, in any list
 // Of any text, in both directions: a longer one is cut where it is written. Eight failures with four texts each and 16
-// lines of stderr fit into kControlMessageBytesMax, even if JSON doubles each byte.
+// lines of stderr as ddprun keeps them fit into kControlMessageBytesMax, even if JSON doubles each byte.
 constexpr std::size_t kTextBytesMax = 2048;
 
 // --- reading, with the limits ---

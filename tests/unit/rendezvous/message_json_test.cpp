@@ -229,9 +229,8 @@ TEST(MessageJson, LongestMessageFitsIntoTheChannel) {
   const std::string longest(100'000, '"');  // JSON doubles it
   failure.host = std::string(256, '"');
   failure.message = failure.program = failure.stderr_file = failure.gpu_faults = longest;
-  failure.stderr_tail.assign(kStderrLinesMax, longest);
+  failure.stderr_tail.assign(kStderrLinesMax, std::string(kStderrLineBytesMax, '"'));
   RoundEnded ended{4, {failure}, 0, false};
-  failure.stderr_tail.clear();
   failure.killed_for = std::string(512, 'x');
   failure.accused.assign(kAccusedMax, 1'000'000'000);
   ended.failures.resize(kFailuresMax, failure);
