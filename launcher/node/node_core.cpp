@@ -94,6 +94,7 @@ void NodeCore::take(const StopSignalled& event) {
 
 void NodeCore::take(const Delivered&) {
   is_delivered_ = true;
+  for (auto& words : std::exchange(last_words_, {})) out_.push_back(std::move(words));
   quit_if_hurried();
 }
 
@@ -171,7 +172,8 @@ void NodeCore::take(const GuardianEnded& event) {
 // What its workers printed is written, or takes too long.
 void NodeCore::end_without_guardian() {
   const GuardianEnded& event = *guardian_ended_;
-  out_.emplace_back(PrintError{guardian_ended_error(event.ending, event.pid, options_.workers, options_.host_name)});
+  last_words_.emplace_back(
+      PrintError{guardian_ended_error(event.ending, event.pid, options_.workers, options_.host_name)});
   finish(outcome::GuardianEnded{event.ending});
 }
 
@@ -430,7 +432,6 @@ void NodeCore::end_with(const rendezvous::Outcome& outcome) {
 
 void NodeCore::finish(const rendezvous::Outcome& outcome) {
   if (std::exchange(finished_, true)) return;
-  for (auto& words : std::exchange(last_words_, {})) out_.push_back(std::move(words));
   out_.emplace_back(Finish{outcome, rendezvous::exit_code_of(outcome) != 0});
 }
 

@@ -261,6 +261,7 @@ struct StartRound {
   // When the job began, in Unix seconds by the clock of one node: the same in all rounds and on all nodes, whose log
   // folders have it in their names. 0: an older membership does not say it.
   std::uint64_t job_started = 0;
+  std::optional<RoundTimes> round_before{};  // for those that get the report of the run; `why` above has ended it
   bool operator==(const StartRound&) const = default;
 };
 

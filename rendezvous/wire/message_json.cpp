@@ -178,6 +178,10 @@ void read(const JsonValue& object, const char* name, std::vector<RoundTimes>& ou
   for (const auto& entry : list_in(field(object, name), name, kRoundsReportedMax)) read(entry, out.emplace_back());
 }
 
+void read(const JsonValue& object, const char* name, std::optional<RoundTimes>& out) {
+  if (const auto* value = object.find(name)) read(*value, out.emplace());
+}
+
 void read(const JsonValue& object, RunReport& out);
 void read(const JsonValue& object, const char* name, std::optional<RunReport>& out) {
   if (const auto* value = object.find(name)) read(*value, out.emplace());
@@ -445,6 +449,7 @@ void fields(StartRound& m, Visit visit) {
   visit("nonce", m.nonce, std::string());
   visit("spent_restarts", m.spent_restarts);
   visit("job_started", m.job_started, std::uint64_t{0});
+  visit("round_before", m.round_before);
 }
 
 template <class Visit>

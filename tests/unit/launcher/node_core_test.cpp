@@ -702,9 +702,8 @@ TEST_F(NodeCoreOfTwo, ANodeThatHasLeftSaysSoAndEndsAsTold) {
   rendezvous::FinishJob verdict;
   verdict.exit_code = 143;
   verdict.has_left = true;
-  const auto actions = hear(verdict);
-  EXPECT_THAT(printed(actions), HasSubstr("has left the job, which goes on without it"));
-  EXPECT_THAT(exit_codes(actions), ElementsAre(143));
+  EXPECT_THAT(exit_codes(hear(verdict)), ElementsAre(143));
+  EXPECT_THAT(printed(step(NodeCore::Delivered{})), HasSubstr("has left the job, which goes on without it"));
 }
 
 TEST_F(NodeCoreOfTwo, WorkersOfARoundThatIsGivenUpDoNotLiveOn) {
@@ -787,10 +786,10 @@ TEST_F(NodeCoreOfTwo, TheLossOfMembershipEndsTheWorkersAndThenTheNode) {
       written(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
                                              WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}}));
   EXPECT_EQ(exit_codes(actions), std::vector{rendezvous::kRendezvousFailed});
-  EXPECT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
+  EXPECT_EQ(all<NodeCore::PrintError>(step(NodeCore::Delivered{})).size(), 1U);
 }
 
-TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatWorkersPrint) {
+TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatThisNodeWritesAtItsEnd) {
   auto first = start(0);
   first.group_rank = 0;
   run(first);
@@ -801,13 +800,14 @@ TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatWorkersPrint) {
   verdict.report->rounds.resize(2);
   EXPECT_EQ(printed(hear(verdict)), "") << "its workers still run";
   const auto actions = written(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}));
+  EXPECT_EQ(exit_codes(actions), std::vector{3});
+  EXPECT_EQ(printed(actions), "") << "its files are still to be written";
   std::vector<std::string> order;
-  for (const auto& action : actions) {
+  for (const auto& action : step(NodeCore::Delivered{})) {
     if (const auto* text = std::get_if<NodeCore::PrintText>(&action)) order.push_back(text->text.substr(0, 6));
     if (std::holds_alternative<NodeCore::PrintLogFolder>(action)) order.emplace_back("folder");
-    if (std::holds_alternative<NodeCore::Finish>(action)) order.emplace_back("finish");
   }
-  EXPECT_THAT(order, ::testing::ElementsAre("ddprun", "folder", "error:", "finish"));
+  EXPECT_THAT(order, ::testing::ElementsAre("ddprun", "folder", "error:"));
 }
 
 TEST_F(NodeCoreOfTwo, EveryNodeSaysAtTheEndWhereItsLogFilesAre) {
@@ -815,8 +815,8 @@ TEST_F(NodeCoreOfTwo, EveryNodeSaysAtTheEndWhereItsLogFilesAre) {
   second.group_rank = 1;
   run(second);
   hear(rendezvous::FinishJob{});
-  const auto actions = written(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}));
-  EXPECT_EQ(all<NodeCore::PrintLogFolder>(actions).size(), 1U);
+  written(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}));
+  EXPECT_EQ(all<NodeCore::PrintLogFolder>(step(NodeCore::Delivered{})).size(), 1U);
 }
 
 TEST_F(NodeCoreOfTwo, AStopWhileNobodyHearsItEndsTheNodeWithItsSignal) {
@@ -870,9 +870,10 @@ TEST_F(NodeCoreOfTwo, TheHostOfMembershipTellsItToo_SoThatTheOthersHearOfIt) {
 TEST_F(NodeCoreOfTwo, TheEndOfTheGuardianIsTheEndOfTheNode) {
   run();
   const auto actions = written(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77}));
-  ASSERT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
-  EXPECT_THAT(all<NodeCore::PrintError>(actions).front().error.where, HasSubstr("pid 77"));
   EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGKILL});
+  const auto errors = all<NodeCore::PrintError>(step(NodeCore::Delivered{}));
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_THAT(errors.front().error.where, HasSubstr("pid 77"));
 }
 
 TEST_F(NodeCoreOfTwo, AStoreForMoreThanNodesIsRefused) {

@@ -107,6 +107,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.nonce = kNonce;
   start.job_started = 1700000001;
   start.spent_restarts = {{1ms, 1}};
+  start.round_before = RoundTimes{3, "rank 4 was killed", 2, 8, 1ms, 2ms, 3ms, 4ms, 5ms, 6ms, 7ms};
   FinishJob left;
   left.has_left = true;
   const ToAgent down[] = {
