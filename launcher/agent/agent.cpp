@@ -30,6 +30,7 @@
 #include "launcher/agent/part_options.hpp"
 #include "launcher/agent/reason_files.hpp"
 #include "launcher/agent/report_file.hpp"
+#include "launcher/agent/round_list.hpp"
 #include "launcher/agent/worker_links.hpp"
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
@@ -88,6 +89,7 @@ class Agent {
             warnings_,
             {[this](const rendezvous::ToAgent& message) {
                if (std::holds_alternative<rendezvous::StopRound>(message)) links_.hear_out();
+               if (const auto* start = std::get_if<rendezvous::StartRound>(&message)) keep_round_before(*start);
                decide(NodeCore::MembershipSaid{message, meeting_.endpoint_host()});
              },
              [this](const rendezvous::LinkLost& why) { decide(NodeCore::MembershipLost{why}); },
@@ -119,10 +121,6 @@ class Agent {
                            }});
     meeting_.start();
     run_guarded([this] { io_.run(); }, [this] { return core_.has_spawned(); }, [this] { write_log(); });
-    const RunEnd end{run_id_, exit_code_, core_.verdict()};
-    write_report_file(report_file_, end);
-    if (core_.tells_of_job()) write_report_beside_logs(output_.report(), end);
-    if (keeps_log_) write_log();
     scratch_.begin_removal();
     return exit_code_;
   }
@@ -131,7 +129,24 @@ class Agent {
   void write_log() {
     const auto& round = core_.round();
     const auto job = job_folder(run_id_, round.round.term == 0 ? started_ : round.job_started);
-    write_own_log(output_.own_log(job, base::host_name()), log_.take_kept());
+    complain(write_own_log(output_.own_log(job, base::host_name()), log_.take_kept()));
+  }
+
+  // May take some seconds, if a disk does not answer: nobody waits for the event loop any more.
+  void write_last_files(bool keeps_log) {
+    const RunEnd end{run_id_, exit_code_, core_.verdict(), rounds_.take()};
+    complain(write_report_file(report_file_, end));
+    if (core_.tells_of_job()) complain(write_report_beside_logs(output_.report(), end));
+    if (keeps_log) write_log();
+  }
+
+  void complain(const std::string& text) {
+    if (!text.empty()) output_.print(text);
+  }
+
+  void keep_round_before(const rendezvous::StartRound& start) {
+    if (start.round_before && (report_file_ || output_.report()))
+      rounds_.add(start.round_before->round, round_line(*start.round_before, start.why.value_or("")));
   }
 
   // --- what happens ---
@@ -210,9 +225,9 @@ class Agent {
 
   void perform(const NodeCore::Finish& action) {
     exit_code_ = rendezvous::exit_code_of(action.outcome);
-    keeps_log_ = action.keeps_log;
     store_.stop();
-    meeting_.finish([this] {
+    meeting_.finish([this, keeps_log = action.keeps_log] {
+      write_last_files(keeps_log);
       decide(NodeCore::Delivered{});
       output_.when_drained([this] { io_.stop(); });
     });
@@ -263,12 +278,12 @@ class Agent {
   LocalWorkers workers_;
   AgentLog log_{config_.log_level, run_id_, [this](const std::string& line) { output_.log(line); }};
   ReasonFiles reason_files_{io_};
+  RoundList rounds_{io_, scratch_.path() + "/rounds"};
   base::WarningLog warnings_;
   base::BoundedLog limited_log_{io_, [this](const std::string& line) { print(line); }};
   store::Server store_;
   Meeting meeting_;
   int exit_code_ = 1;
-  bool keeps_log_ = true;
 };
 
 }  // namespace

@@ -12,10 +12,10 @@ rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const std::str
     failure.program = program;
     failure.stderr_file = output.stderr_file(failure.local_rank);
     failure.gpu_faults = describe_faults(gpu_faults, failure.job_time, failure.job_time - failure.after);
+    // Also if the files were not read in time.
+    const bool may_be_cause = &failure == &ended.failures.front() || failure.accuses_nobody();
+    if (failure.stderr_file.empty() && may_be_cause) failure.stderr_tail = output.stderr_tail(failure.local_rank);
   }
-  // Also if the files were not read in time.
-  if (!ended.failures.empty() && ended.failures.front().stderr_file.empty())
-    ended.failures.front().stderr_tail = output.stderr_tail(ended.failures.front().local_rank);
   return ended;
 }
 

@@ -1,7 +1,5 @@
 #include "launcher/agent/last_words.hpp"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -16,14 +14,6 @@ namespace {
 constexpr std::chrono::seconds kLastWordsLimit{2};
 constexpr const char* kNoAnswer = "the disk does not answer";
 
-// stderr may stall, too; a stream of the library would then hold up exit().
-void complain(const std::string& text) {
-  base::run_with_limit(kLastWordsLimit, [text] {
-    base::write_all_waiting(STDERR_FILENO, text);
-    return std::string();
-  });
-}
-
 // Returns why not all of it was written; empty if it was.
 std::string append(const std::function<base::UniqueFd()>& open, const std::string& text) {
   try {
@@ -35,32 +25,32 @@ std::string append(const std::function<base::UniqueFd()>& open, const std::strin
   }
 }
 
-void append_within_limit(std::function<base::UniqueFd()> open, std::string text, const std::string& failure_text) {
-  if (!open) return;
+std::string append_within_limit(std::function<base::UniqueFd()> open, std::string text,
+                                const std::string& failure_text) {
+  if (!open) return {};
   const auto failure = base::run_with_limit(
       kLastWordsLimit, [open = std::move(open), text = std::move(text)] { return append(open, text); });
-  if (const auto why = failure.value_or(kNoAnswer); !why.empty()) complain("ddprun: " + failure_text + why + "\n");
+  const auto why = failure.value_or(kNoAnswer);
+  return why.empty() ? "" : "ddprun: " + failure_text + why;
 }
 
 }  // namespace
 
-void write_report_file(std::shared_ptr<const ReportFile> file, const RunEnd& end) {
-  if (!file) return;
-  const auto failure = base::run_with_limit(kLastWordsLimit, [file = std::move(file), end] {
-    return write_report(*file, end.run_id, end.exit_code, end.verdict);
-  });
-  if (!failure || !failure->empty())
-    complain("error: " + failure.value_or("the report can't be written: " + std::string(kNoAnswer)) +
-             "\nwhere: --report\ntry:   free some space there, or another file\n");
+std::string write_report_file(std::shared_ptr<const ReportFile> file, const RunEnd& end) {
+  if (!file) return {};
+  const auto failure =
+      base::run_with_limit(kLastWordsLimit, [file = std::move(file), end] { return write_report(*file, end); });
+  if (failure && failure->empty()) return {};
+  return "error: " + failure.value_or("the report can't be written: " + std::string(kNoAnswer)) +
+         "\nwhere: --report\ntry:   free some space there, or another file";
 }
 
-void write_report_beside_logs(std::function<base::UniqueFd()> open, const RunEnd& end) {
-  append_within_limit(std::move(open), report_json(end.run_id, end.exit_code, end.verdict),
-                      "the report was not written: ");
+std::string write_report_beside_logs(std::function<base::UniqueFd()> open, const RunEnd& end) {
+  return append_within_limit(std::move(open), report_json(end), "the report was not written: ");
 }
 
-void write_own_log(std::function<base::UniqueFd()> open, std::string text) {
-  append_within_limit(std::move(open), std::move(text), "its own log was not written: ");
+std::string write_own_log(std::function<base::UniqueFd()> open, std::string text) {
+  return append_within_limit(std::move(open), std::move(text), "its own log was not written: ");
 }
 
 }  // namespace ddp::launcher

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -70,10 +71,23 @@ Json json_of(const rendezvous::RoundTimes& round, const std::string& end) {
 
 }  // namespace
 
-std::string report_json(const std::string& run_id, int exit_code, const std::optional<rendezvous::FinishJob>& verdict) {
-  Json out{{"run_id", run_id},         {"exit_code", exit_code},    {"left", verdict && verdict->has_left},
-           {"total_seconds", nullptr}, {"worked_seconds", nullptr}, {"goodput", nullptr},
+std::string round_line(const rendezvous::RoundTimes& round, const std::string& why) {
+  return json_of(round, why.empty() ? kNextRoundBegan : why).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string report_json(const RunEnd& end) {
+  const auto& verdict = end.verdict;
+  Json out{{"run_id", end.run_id},     {"exit_code", end.exit_code}, {"left", verdict && verdict->has_left},
+           {"total_seconds", nullptr}, {"worked_seconds", nullptr},  {"goodput", nullptr},
            {"rounds_count", nullptr},  {"rounds", Json::array()}};
+  const bool are_newest_told = verdict && verdict->report && !verdict->report->rounds.empty();
+  std::istringstream lines(end.earlier_rounds);
+  for (std::string line; std::getline(lines, line);) {
+    auto round = Json::parse(line, nullptr, false);
+    if (!round.is_object()) continue;  // the disk took a part of it
+    if (are_newest_told && round["round"] >= verdict->report->rounds.front().round) break;
+    out["rounds"].push_back(std::move(round));
+  }
   if (verdict && verdict->report) {
     const auto& report = verdict->report;
     out["total_seconds"] = seconds(report->total);
@@ -110,11 +124,10 @@ void ReportFile::write(const std::string& text) const {
     throw std::system_error(error, std::generic_category(), "the report can't be written to " + path_);
 }
 
-std::string write_report(const ReportFile& file, const std::string& run_id, int exit_code,
-                         const std::optional<rendezvous::FinishJob>& verdict) {
-  if (!(verdict && verdict->report) && !file.is_empty()) return {};
+std::string write_report(const ReportFile& file, const RunEnd& end) {
+  if (!(end.verdict && end.verdict->report) && !file.is_empty()) return {};
   try {
-    file.write(report_json(run_id, exit_code, verdict));
+    file.write(report_json(end));
     return {};
   } catch (const std::exception& error) {
     return error.what();

@@ -15,7 +15,7 @@ constexpr std::string_view kWorkers = "`--nproc-per-node=N`: ddprun counts the w
 constexpr std::string_view kHosts =
     "start ddprun on each host: `ddprun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=FIRST_HOST:29400 ...`, the same "
     "line everywhere";
-constexpr std::string_view kEnvironment = "`export NAME=VALUE` before ddprun: workers inherit its environment";
+constexpr std::string_view kExportAdvice = "`export NAME=VALUE` before ddprun: workers inherit its environment";
 constexpr std::string_view kNeedless = "leave it out: ddprun needs nothing of the kind";
 
 // Sources: the manuals of Open MPI's and MPICH's mpirun, of srun, accelerate launch, deepspeed and horovodrun.
@@ -29,7 +29,7 @@ const Habit kHabits[] = {
     {{"machine-rank", "node-id"}, "`--node-rank=N`"},
     {{"main-process-ip"}, "`--master-addr=HOST`"},
     {{"main-process-port"}, "`--master-port=PORT`"},
-    {{"x", "genv", "env", "export"}, kEnvironment},
+    {{"x", "genv", "env", "export"}, kExportAdvice},
     {{"bind-to", "cpu-bind", "map-by"}, "`--numa-binding=node`, or socket, exclusive, core-complex"},
     {{"tag-output", "output-filename", "output", "error"}, "`--log-dir=DIR --tee=3` writes files and shows the output"},
     {{"use-env", "multi-gpu", "allow-run-as-root", "oversubscribe"}, kNeedless},

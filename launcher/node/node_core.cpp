@@ -94,6 +94,7 @@ void NodeCore::take(const StopSignalled& event) {
 
 void NodeCore::take(const Delivered&) {
   is_delivered_ = true;
+  for (auto& words : std::exchange(last_words_, {})) out_.push_back(std::move(words));
   quit_if_hurried();
 }
 
@@ -162,14 +163,17 @@ void NodeCore::take(const GuardianEnded& event) {
   guardian_ended_ = event;
   output_limit_ = facts_.now + kOutputLimit;
   // If membership is in this process it ends too, and tells the others so.
-  if (!event.is_tree_left && !is_alone()) send(rendezvous::Leaving{guardian_ended_text(event.ending)});
+  if (!event.is_tree_left && !is_alone())
+    send(rendezvous::Leaving{guardian_ended_text(event.ending),
+                             rendezvous::exit_code_of(outcome::GuardianEnded{event.ending})});
   out_.emplace_back(CloseOutput{});
 }
 
 // What its workers printed is written, or takes too long.
 void NodeCore::end_without_guardian() {
   const GuardianEnded& event = *guardian_ended_;
-  out_.emplace_back(PrintError{guardian_ended_error(event.ending, event.pid, options_.workers, options_.host_name)});
+  last_words_.emplace_back(
+      PrintError{guardian_ended_error(event.ending, event.pid, options_.workers, options_.host_name)});
   finish(outcome::GuardianEnded{event.ending});
 }
 
@@ -428,7 +432,6 @@ void NodeCore::end_with(const rendezvous::Outcome& outcome) {
 
 void NodeCore::finish(const rendezvous::Outcome& outcome) {
   if (std::exchange(finished_, true)) return;
-  for (auto& words : std::exchange(last_words_, {})) out_.push_back(std::move(words));
   out_.emplace_back(Finish{outcome, rendezvous::exit_code_of(outcome) != 0});
 }
 

@@ -124,7 +124,9 @@ class NodeCore {
   struct StoreFailed {
     std::string why;
   };
-  struct Delivered {};  // the answer to Finish: what others are to be told has gone, or nobody took it in time
+  // The answer to Finish: what others are to be told has gone, or nobody took it in time; and what this node writes at
+  // its end is written. Then the user reads how the job has ended, and nothing after it.
+  struct Delivered {};
 
   using Event = std::variant<StopSignalled, WarningSignalled, SuspendSignalled, ContinueSignalled, OutputClosed,
                              WorkersChanged, TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost,
@@ -324,7 +326,7 @@ class NodeCore {
   rendezvous::StartRound start_;
   std::string store_address_;
   std::optional<rendezvous::FinishJob> verdict_;
-  Actions last_words_;                    // printed at the end, after all that workers print
+  Actions last_words_;                    // printed when all is delivered, the error last
   std::vector<int> to_spawn_;             // once their output is open, and no process of those before them is left
   std::optional<TimePoint> spawn_until_;  // once it is open: for so long those may take to go
   std::optional<TimePoint> output_is_late_at_;

@@ -35,8 +35,12 @@ std::optional<rendezvous::RoundEnded> RoundReport::complete(std::uint64_t number
   }
   if (failures.empty()) return give_up();
   const auto first = rendezvous::first_cause(failures);
-  if (first < reasons.stderr_tails.size()) failures[first].stderr_tail = reasons.stderr_tails[first];
-  failures[first].stderr_lost = reasons.stderr_lost;
+  // What other nodes tell may show that another one is the cause.
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    if (i != first && !failures[i].accuses_nobody()) continue;
+    if (i < reasons.stderr_tails.size()) failures[i].stderr_tail = reasons.stderr_tails[i];
+    failures[i].stderr_lost = reasons.stderr_lost;
+  }
   const auto at = failures.begin() + static_cast<std::ptrdiff_t>(first);
   std::rotate(failures.begin(), at, at + 1);
   return give_up();

@@ -63,7 +63,7 @@ std::vector<std::string> round_ends(const RunReport& report, const FinishJob& ve
   for (std::size_t i = 1; i < report.rounds.size(); ++i) out.push_back(report.rounds[i].why);
   if (!report.rounds.empty()) out.push_back(end_of_job(verdict));
   for (auto& end : out)
-    if (end.empty()) end = "the next round began";
+    if (end.empty()) end = kNextRoundBegan;
   return out;
 }
 
@@ -79,11 +79,7 @@ std::string run_summary(const RunReport& report, const FinishJob& verdict) {
   if (!are_all) out += "; the last " + std::to_string(shown) + " were";
   const auto ends = round_ends(report, verdict);
   for (auto i = report.rounds.size() - shown; i < report.rounds.size(); ++i) out += line_of(report.rounds[i], ends[i]);
-  if (are_all) return out;
-  const auto reported = report.rounds.size();
-  return out + "\n  --report=FILE, or report.json with --log-dir, has " +
-         (static_cast<std::size_t>(report.rounds_count) > reported ? "the last " + std::to_string(reported)
-                                                                   : "all of them");
+  return are_all ? out : out + "\n  --report=FILE, or report.json with --log-dir, has all that this node was told of";
 }
 
 }  // namespace ddp::launcher

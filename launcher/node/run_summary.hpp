@@ -10,6 +10,8 @@
 
 namespace ddp::launcher {
 
+constexpr const char* kNextRoundBegan = "the next round began";  // of a round of which nobody says what ended it
+
 // At most ten lines, however many rounds there were; the last one has no newline at its end.
 std::string run_summary(const rendezvous::RunReport& report, const rendezvous::FinishJob& verdict);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kTailLines = 12;
 static_assert(kTailLines < rendezvous::kStderrLinesMax);
-constexpr std::size_t kTailLineBytesMax = 400;
+constexpr std::size_t kTailLineBytesMax = rendezvous::kStderrLineBytesMax;
 constexpr std::size_t kFileTailBytes = 16 * 1024;
 
 std::string without_colours(std::string_view line) {

@@ -291,7 +291,11 @@ LostHost Session::lost_host() const {
   if (!out.group_rank) return out;
   if (out.group_rank == host_group_rank_) out.node_key = host_key_;
   out.is_end_proven = ended_ranks_.count(*out.group_rank) != 0;
-  out.has_left = out.group_rank == left_rank_;
+  if (out.group_rank == last_words_.first) {
+    out.has_left = last_words_.second.why.empty();
+    out.why = last_words_.second.why;
+    out.exit_code = last_words_.second.exit_code;
+  }
   return out;
 }
 
@@ -475,7 +479,7 @@ void Session::hear(const StartRound& message, TimePoint now) {
   successors_ = message.successors;
   host_group_rank_ = message.host_group_rank;
   ended_ranks_.clear();
-  left_rank_.reset();
+  last_words_ = {};
   host_key_ = message.host_node_key;
   if (held_ && held_->round == message.round) return;  // it has been begun
   auto nonces = held_ ? std::move(held_->nonces) : std::vector<std::string>();
@@ -535,7 +539,7 @@ void Session::hear(const HostLeaves& message, TimePoint now) {
   if (is_host_ || !held_ || state_ != State::joined) return;
   const auto host = lost_host().group_rank;
   if (host) ended_ranks_.insert(*host);
-  if (message.why.empty()) left_rank_ = host;
+  last_words_ = {host, message};
   ended_ranks_.insert(message.gone.begin(), message.gone.end());
   out_.emplace_back(HangUp{true});
   state_ = State::idle;

@@ -27,6 +27,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -264,11 +265,11 @@ class Session {
   TimePoint held_since_{};  // the ages of its restarts are of that time
   std::vector<Successor> successors_;
   std::optional<int> host_group_rank_;
-  std::string host_key_;          // of that node; empty: not known
-  std::set<int> ended_ranks_;     // of nodes whose end is proven
-  std::optional<int> left_rank_;  // of the host that has left in order
-  RoundId newest_{};              // of all that were started
-  RoundId opening_{};             // a store was asked for it; it may never start
+  std::string host_key_;                                  // of that node; empty: not known
+  std::set<int> ended_ranks_;                             // of nodes whose end is proven
+  std::pair<std::optional<int>, HostLeaves> last_words_;  // of the host that has said that it leaves, and its rank
+  RoundId newest_{};                                      // of all that were started
+  RoundId opening_{};                                     // a store was asked for it; it may never start
   // What was said of it, to be said again:
   std::optional<StoreOpened> opened_;
   std::optional<RoundStarted> started_;

@@ -27,6 +27,7 @@ void CurrentRound::lose(std::string what, std::chrono::milliseconds at) {
   if (!loss) loss.emplace();
   loss->what = std::move(what);
   loss->at = at;
+  loss->exit_code.reset();
 }
 
 }  // namespace ddp::rendezvous

@@ -31,6 +31,7 @@ struct Loss {
   std::optional<std::string> place{};  // of the node that was lost, if it is known: place_of() in round_end.hpp
   // Of a broken link between nodes that are both here: whether enough others are here to leave one of the two out.
   enum class Link { none, leaves_one_out, ends_round } link = Link::none;
+  std::optional<int> exit_code{};  // of the lost node's ddprun, as it said itself; the job's, if it ends for this loss
 };
 
 // The round is stopped to take in more nodes, or because some leave.

@@ -23,6 +23,7 @@ struct Ending {
 };
 
 constexpr std::size_t kStderrLinesMax = 16;
+constexpr std::size_t kStderrLineBytesMax = 400;  // that ddprun keeps of a line
 constexpr std::size_t kAccusedMax = 16;
 
 constexpr std::size_t kKilledForBytesMax = 512;
@@ -52,6 +53,8 @@ struct FailureReport {
   std::string seen_address{};  // of its node, as membership sees it; no part of a message
   bool is_killed_by_ddprun() const { return !killed_for.empty(); }
   bool says_why() const { return !message.empty(); }
+  // It names nobody that it failed for, and does not say that there was somebody.
+  bool accuses_nobody() const { return accused.empty() && !missed_a_peer; }
   bool operator==(const FailureReport&) const = default;
 };
 

@@ -117,9 +117,10 @@ void Membership::note_loss(std::string what, TimePoint happened, TimePoint now) 
   print(round_.loss->what);
 }
 
-void Membership::lose(const Node& node, const std::string& why, TimePoint happened, TimePoint now) {
-  note_loss(node_lost_text(node.group_rank.value_or(0), node.hello.host_name, why), happened, now);
+void Membership::lose(const Node& node, const Left& event, TimePoint happened, TimePoint now) {
+  note_loss(node_lost_text(node.group_rank.value_or(0), node.hello.host_name, event.why), happened, now);
   round_.loss->place = place_of(node.hello.host_name, node.seen_address);
+  round_.loss->exit_code = event.exit_code;
 }
 
 void Membership::take(const Left& event, TimePoint now) {
@@ -140,11 +141,11 @@ void Membership::take(const Left& event, TimePoint now) {
   }
   if (!node.is_member()) return call_newcomers(now);
   if (phase_ == Phase::opening_store) {
-    lose(node, event.why, happened, now);
+    lose(node, event, happened, now);
     return begin_next_round(now);
   }
   if (!node.part->has_ended) {
-    lose(node, event.why, happened, now);
+    lose(node, event, happened, now);
     // Once, however many are lost together, unless another round can no longer follow, or can now.
     if (phase_ == Phase::running || round_.stop.reseat != may_another_round_follow(now))
       stop_round(SIGTERM, false, round_.loss->what, now);
@@ -295,8 +296,8 @@ void Membership::take(const Heard& event, TimePoint now) {
   if (!nodes_.has(event.from) || phase_ == Phase::finished) return;
   auto& node = nodes_.at(event.from);
   if (const auto* leaving = std::get_if<Leaving>(&event.message)) {
-    if (!node.is_endpoint_host) return take(Left{event.from, leaving->why, true}, now);
-    hand_on_job(leaving->why, {});
+    if (!node.is_endpoint_host) return take(Left{event.from, leaving->why, true, leaving->exit_code}, now);
+    hand_on_job({leaving->why, {}, leaving->exit_code});
     return enter_finished();
   }
   if (node.is_claimant) return node.said.add(event.message);

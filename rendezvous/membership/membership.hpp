@@ -81,6 +81,7 @@ struct Left {
   NodeId node;
   std::string why;
   bool is_end_proven = false;
+  std::optional<int> exit_code{};  // as Leaving has it
 };
 // The connection broke: the node may come again within the resume window, as a Joined with the same node key and
 // another NodeId. Where it does not it has left. That does not prove its end: an agent that lives closes its connection
@@ -207,7 +208,7 @@ class Membership {
   void go_on(TimePoint now);
   Node forget(NodeId id);
   void note_loss(std::string what, TimePoint happened, TimePoint now);
-  void lose(const Node& node, const std::string& why, TimePoint happened, TimePoint now);
+  void lose(const Node& node, const Left& event, TimePoint happened, TimePoint now);
   void begin_gathering(TimePoint now);
   void gather(TimePoint now);
   void end_gathering(TimePoint now);
@@ -261,7 +262,7 @@ class Membership {
   void note_leave(const std::string& why, TimePoint now);
   bool can_leavers_go() const;
   void end_leave(TimePoint now);
-  void hand_on_job(const std::string& why, const std::vector<int>& gone);
+  void hand_on_job(const HostLeaves& how);
   void tell_of_stop(NodeId id, const Node& node);
   void give_up_agreement(TimePoint now);
 

@@ -219,7 +219,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
     if (options_.lost.has_left)
       round_.change = {endpoint_has_left_text(*lost), {}, true};
     else
-      round_.loss = {lost_endpoint_text(*lost), job_time(now)};
+      round_.loss = {lost_endpoint_text(*lost, options_.lost.why), job_time(now), {}, {}, options_.lost.exit_code};
   }
   print(adopted_text(round_.number(), held.group_world_size, round_.loss));
 }

@@ -93,8 +93,10 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   if (job_started_ == 0) job_started_ = job_start(nodes_, all);
   ++rounds_begun_;
   newcomers_.round_begins(now);
+  world_size_ = 0;
   for (const auto id : all) {
     auto& node = nodes_.at(id);
+    world_size_ += node.hello.workers;
     node.part->has_ended = false;
     if (node.first_round < 0) node.first_round = round_.number();
     if (node.stop.warning != 0) stops_.warn();
@@ -109,17 +111,18 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   start.why = restarts_.reason();
   start.job_started = job_started_;
   std::map<int, std::string> ranks;
-  expect_sends_to_members();
-  world_size_ = tell_starts(start, nodes_, all, [&](NodeId id, const StartRound& its) {
-    auto& node = nodes_.at(id);
-    send(id, its);
-    node.part->told = its;
-    ranks[its.group_rank] = node.hello.node_key;
-  });
-  quorum_.begin(ranks);
   round_.nodes = static_cast<int>(all.size());
   round_.began_at = job_time(now);
   book_.begun(round_.id->number, start.why.value_or(""), round_.nodes, world_size_, now);
+  expect_sends_to_members();
+  tell_starts(start, nodes_, all, [&](NodeId id, StartRound its) {
+    auto& node = nodes_.at(id);
+    if (const auto* before = book_.round_before(); before != nullptr && is_report_for(node)) its.round_before = *before;
+    send(id, its);
+    ranks[its.group_rank] = node.hello.node_key;
+    node.part->told = std::move(its);
+  });
+  quorum_.begin(ranks);
   call_newcomers(now);  // those that came meanwhile
 }
 

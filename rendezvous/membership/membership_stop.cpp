@@ -218,7 +218,7 @@ void Membership::end_leave(TimePoint now) {
   }
   if (host == leaving.end()) return;
   gone.resize(std::min(gone.size(), kLeaversMax));
-  hand_on_job({}, gone);
+  hand_on_job({{}, std::move(gone)});
   dismiss(*host, SIGTERM);
   enter_finished();
 }
@@ -226,19 +226,19 @@ void Membership::end_leave(TimePoint now) {
 // The host takes no part in the round, which goes on as it is.
 void Membership::leave_round_to_others(NodeId host, const JobStop& stop) {
   print(leaves_text(stop.why()));
-  hand_on_job({}, {});
+  hand_on_job({});
   dismiss(host, stop.signal_number);
   enter_finished();
 }
 
 // This process ends, and one of the other nodes is to serve the job next.
-void Membership::hand_on_job(const std::string& why, const std::vector<int>& gone) {
+void Membership::hand_on_job(const HostLeaves& how) {
   const auto next = next_host();
   expect_sends_to_members();
   for (const auto& [id, node] : nodes_) {
     if (node.is_endpoint_host) continue;
     if (node.is_member() && (node.part->told || node.hello.held))
-      send(id, HostLeaves{why, gone});
+      send(id, how);
     else if (next)  // it knows no round, and not who may serve next
       send(id, Elsewhere{nodes_.at(*next).seen_address, nodes_.at(*next).hello.standby_port});
   }

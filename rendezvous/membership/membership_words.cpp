@@ -139,8 +139,8 @@ std::string has_other_round_text(std::uint32_t round) { return "it has round " +
 
 std::string lost_meanwhile_text(int group_rank) { return "node " + std::to_string(group_rank) + " was lost meanwhile"; }
 
-std::string lost_endpoint_text(int group_rank) {
-  return "node " + std::to_string(group_rank) + ", which had the endpoint, was lost";
+std::string lost_endpoint_text(int group_rank, const std::string& why) {
+  return "node " + std::to_string(group_rank) + ", which had the endpoint, was lost" + (why.empty() ? "" : ": " + why);
 }
 
 std::string endpoint_has_left_text(int group_rank) {

@@ -185,6 +185,7 @@ struct StopReady {
 // This ddprun ends before its job does. No process of the job is left on its node.
 struct Leaving {
   std::string why;
+  std::optional<int> exit_code{};  // with which it ends; the job's, if the job ends for this loss
   bool operator==(const Leaving&) const = default;
 };
 
@@ -260,6 +261,7 @@ struct StartRound {
   // When the job began, in Unix seconds by the clock of one node: the same in all rounds and on all nodes, whose log
   // folders have it in their names. 0: an older membership does not say it.
   std::uint64_t job_started = 0;
+  std::optional<RoundTimes> round_before{};  // for those that get the report of the run; `why` above has ended it
   bool operator==(const StartRound&) const = default;
 };
 
@@ -319,8 +321,9 @@ struct FinishJob {
 
 // This host ends before its job does: the next host is to serve it. No process of the job is left on its node.
 struct HostLeaves {
-  std::string why;          // one line; empty: it was told to stop, and the job goes on without it
-  std::vector<int> gone{};  // group ranks of other nodes that have left with it; at most kLeaversMax
+  std::string why;                 // one line; empty: it was told to stop, and the job goes on without it
+  std::vector<int> gone{};         // group ranks of other nodes that have left with it; at most kLeaversMax
+  std::optional<int> exit_code{};  // as in Leaving
   bool operator==(const HostLeaves&) const = default;
 };
 

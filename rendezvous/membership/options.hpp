@@ -29,6 +29,8 @@ struct LostHost {
   bool has_left = false;            // the job, in order: it was told to
   RoundId round{};                  // its last one
   std::vector<int> others_gone{};   // group ranks in that round of other nodes whose end is proven
+  std::string why{};                // it has ended, as it said itself; empty: not known
+  std::optional<int> exit_code{};   // as Leaving has it
 };
 
 struct MembershipOptions {

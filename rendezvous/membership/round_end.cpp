@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -40,14 +41,12 @@ CauseClass cause_class_of(const FailureReport& failure) {
   return failure.ending.kind == Ending::Kind::left ? CauseClass::left : CauseClass::plain;
 }
 
-// It names nobody that it failed for, and does not say that there was somebody.
-bool accuses_nobody(const FailureReport& failure) { return failure.accused.empty() && !failure.missed_a_peer; }
-
 // Those that no other failure explains; where each is explained by another, those that somebody accuses.
 std::vector<std::size_t> unexplained_among(const std::vector<FailureReport>& failures) {
   std::set<int> failed, accused;
   for (const auto& failure : failures) failed.insert(failure.rank);
-  const bool may_explain_unnamed = std::any_of(failures.begin(), failures.end(), accuses_nobody);
+  const bool may_explain_unnamed =
+      std::any_of(failures.begin(), failures.end(), std::mem_fn(&FailureReport::accuses_nobody));
   std::vector<std::size_t> out, in_a_circle;
   for (std::size_t i = 0; i < failures.size(); ++i) {
     bool is_explained = failures[i].missed_a_peer && may_explain_unnamed;
@@ -144,7 +143,7 @@ bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause) {
   };
   const auto& first = failures[cause];
   if (speaks(first)) return true;
-  if (!accuses_nobody(first)) return false;  // of those that it failed for none has failed, or for this one
+  if (!first.accuses_nobody()) return false;  // of those that it failed for none has failed, or for this one
   if (count_accusers(failures).count(first.rank) != 0) return true;
   for (const auto i : unexplained_among(failures)) {
     const auto& other = failures[i];
@@ -159,12 +158,13 @@ bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause) {
 const FailureReport* cause_of(const CurrentRound& round) {
   if (round.failures.empty()) return nullptr;
   const auto& first = round.failures[first_cause(round.failures)];
-  const bool is_for_lost_node = round.loss && !accuses_nobody(first);
+  const bool is_for_lost_node = round.loss && !first.accuses_nobody();
   return is_for_lost_node ? nullptr : &first;
 }
 
 bool are_all_for_others(const std::vector<FailureReport>& failures) {
-  return !failures.empty() && std::none_of(failures.begin(), failures.end(), accuses_nobody);
+  return !failures.empty() &&
+         std::none_of(failures.begin(), failures.end(), std::mem_fn(&FailureReport::accuses_nobody));
 }
 
 bool speaks_for_itself(const FailureReport& failure) { return cause_class_of(failure) <= CauseClass::killed; }

@@ -92,8 +92,8 @@ std::uint64_t job_start(const Nodes& nodes, const std::vector<NodeId>& members) 
   return nodes.at(members.front()).hello.started;
 }
 
-int tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>& members,
-                const std::function<void(NodeId, const StartRound&)>& tell) {
+void tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>& members,
+                 const std::function<void(NodeId, const StartRound&)>& tell) {
   int world_size = 0;
   std::map<std::string, int> role_sizes, role_ranks;
   std::string host_key;
@@ -121,7 +121,6 @@ int tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>&
     start.rank_first += hello.workers;
     role_ranks[hello.role] += hello.workers;
   }
-  return world_size;
 }
 
 std::optional<int> rank_first_of(const Node& member, const Nodes& nodes) {

@@ -30,9 +30,9 @@ std::vector<OpenStore> store_requests(const RoundId& round, const Nodes& nodes, 
 std::uint64_t job_start(const Nodes& nodes, const std::vector<NodeId>& members);
 
 // Calls `tell` for each member, in the order of group ranks. `start` has what nodes do not say: the round, its nonce,
-// the store's port, the restarts and the reason. Returns the world size.
-int tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>& members,
-                const std::function<void(NodeId, const StartRound&)>& tell);
+// the store's port, the restarts and the reason.
+void tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>& members,
+                 const std::function<void(NodeId, const StartRound&)>& tell);
 
 // The first of the ranks that a member has. Where another membership has begun the round, that is known as long as all
 // nodes before it are here.

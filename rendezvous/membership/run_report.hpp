@@ -75,6 +75,9 @@ class RunBook {
 
   RunReport at(TimePoint now) const;
 
+  // The round before the one that has begun last, complete; null: there is none.
+  const RoundTimes* round_before() const { return rounds_.size() > 1 ? &rounds_[rounds_.size() - 2] : nullptr; }
+
  private:
   enum class Phase { waiting, stopping, starting, started, working };
 

@@ -43,6 +43,7 @@ Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
   if (round.loss) {
     verdict.what = round.loss->what;
     verdict.try_this = round.loss->link == Loss::Link::none ? kLossAdvice : kLinkAdvice;
+    if (round.loss->exit_code) return outcome::Told{*round.loss->exit_code};
     return outcome::NotTogether{};
   }
   if (round.tree_survived) {

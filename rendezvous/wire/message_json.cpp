@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kListMax = kAddressesMax;                            // of texts
 constexpr std::size_t kNumbersMax = std::max(kUnreachedMax, kLeaversMax);  // of numbers, in any list
 // Of any text, in both directions: a longer one is cut where it is written. Eight failures with four texts each and 16
-// lines of stderr fit into kControlMessageBytesMax, even if JSON doubles each byte.
+// lines of stderr as ddprun keeps them fit into kControlMessageBytesMax, even if JSON doubles each byte.
 constexpr std::size_t kTextBytesMax = 2048;
 
 // --- reading, with the limits ---
@@ -176,6 +176,10 @@ void read(const JsonValue& object, const char* name, std::optional<Held>& out) {
 void read(const JsonValue& object, RoundTimes& out);
 void read(const JsonValue& object, const char* name, std::vector<RoundTimes>& out) {
   for (const auto& entry : list_in(field(object, name), name, kRoundsReportedMax)) read(entry, out.emplace_back());
+}
+
+void read(const JsonValue& object, const char* name, std::optional<RoundTimes>& out) {
+  if (const auto* value = object.find(name)) read(*value, out.emplace());
 }
 
 void read(const JsonValue& object, RunReport& out);
@@ -361,6 +365,7 @@ void fields(StopAsked& m, Visit visit) {
 template <class Visit>
 void fields(Leaving& m, Visit visit) {
   visit("why", m.why);
+  visit("exit_code", m.exit_code);
 }
 
 template <class Visit>
@@ -372,6 +377,7 @@ template <class Visit>
 void fields(HostLeaves& m, Visit visit) {
   visit("why", m.why, std::string());
   visit("gone", m.gone, std::vector<int>());
+  visit("exit_code", m.exit_code);
 }
 
 template <class Visit>
@@ -443,6 +449,7 @@ void fields(StartRound& m, Visit visit) {
   visit("nonce", m.nonce, std::string());
   visit("spent_restarts", m.spent_restarts);
   visit("job_started", m.job_started, std::uint64_t{0});
+  visit("round_before", m.round_before);
 }
 
 template <class Visit>
@@ -561,6 +568,11 @@ void check_time(const char* name, const std::optional<milliseconds>& time) {
 }
 void check_wait(const char* name, milliseconds time) { check_range(name, time.count(), 0, kWaitMax); }
 
+// A success would be that of the job.
+void check_failed(const char* name, const std::optional<int>& exit_code) {
+  if (exit_code) check_range(name, *exit_code, 1, kExitCodeMax);
+}
+
 void check_unix_seconds(const char* name, std::uint64_t time) {
   check_range(name, static_cast<std::int64_t>(time), 0, kUnixSecondsMax);
 }
@@ -650,11 +662,12 @@ void check(const RoundEnded& m) {
 
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
 void check(const StopReady&) {}
-void check(const Leaving&) {}
+void check(const Leaving& m) { check_failed("exit_code", m.exit_code); }
 void check(const TimeAsked&) {}
 void check(const HostLeaves& m) {
   if (m.gone.size() > kLeaversMax) refuse("gone", "is too long");
   for (const int rank : m.gone) check_range("gone", rank, 0, kNodesMax - 1);
+  check_failed("exit_code", m.exit_code);
 }
 void check(const TimeTold& m) { check_time("job_time_ms", m.job_time); }
 

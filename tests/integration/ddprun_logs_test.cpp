@@ -167,6 +167,9 @@ TEST_F(DdprunLogs, AFullDiskExplainsWhyTheLogOfAFailedWorkerIsEmpty) {
   EXPECT_THAT(job.err(), HasSubstr("/stderr.log on " + base::host_name() + " (No space left on device)\n"));
   EXPECT_THAT(job.err(), HasSubstr("try:   free some space on the disk of its log"));
   EXPECT_THAT(job.err(), Not(HasSubstr("wrote nothing to stderr: run `sh`")));
+  const auto error = job.err().find("error: rank 0 ended with exit code 3");
+  EXPECT_LT(job.err().find("ddprun: the report was not written: No space left on device\n"), error) << job.err();
+  EXPECT_LT(job.err().find("ddprun: its own log was not written: No space left on device\n"), error) << job.err();
 }
 
 TEST_F(DdprunLogs, TheFolderOfAJobBeginsWithItsTimeAndLatestLeadsToTheNewest) {
@@ -182,14 +185,14 @@ TEST_F(DdprunLogs, TheFolderOfAJobBeginsWithItsTimeAndLatestLeadsToTheNewest) {
 
 TEST_F(DdprunLogs, TheErrorIsTheLastOnTheConsoleAfterAReportOfTenLinesAtMost) {
   Job job(
-      shell(1, "echo oh $TORCHELASTIC_RESTART_COUNT >&2; kill -KILL $$", {log_dir(), "--tee=2", "--max-restarts=12"}));
+      shell(1, "echo oh $TORCHELASTIC_RESTART_COUNT >&2; kill -KILL $$", {log_dir(), "--tee=2", "--max-restarts=39"}));
   EXPECT_EQ(job.wait(), 137);
   const auto& err = job.err();
-  const auto report = err.find("ddprun: 13 rounds in "), folder = err.find("ddprun: log files are in "),
+  const auto report = err.find("ddprun: 40 rounds in "), folder = err.find("ddprun: log files are in "),
              error = err.find("error: rank 0 was killed by SIGKILL");
   ASSERT_NE(report, std::string::npos) << err;
   ASSERT_NE(error, std::string::npos) << err;
-  EXPECT_LT(err.find("oh 12"), report) << err;  // what the worker printed, before it is quoted
+  EXPECT_LT(err.find("oh 39"), report) << err;  // what the worker printed, before it is quoted
   EXPECT_LT(report, folder);
   EXPECT_LT(folder, error);
   EXPECT_LE(std::count(err.begin() + static_cast<std::ptrdiff_t>(report),
@@ -197,14 +200,15 @@ TEST_F(DdprunLogs, TheErrorIsTheLastOnTheConsoleAfterAReportOfTenLinesAtMost) {
             10);
   EXPECT_THAT(err.substr(err.rfind('\n', err.size() - 2) + 1), StartsWith("try:   "));
   const auto all = nlohmann::json::parse(contents_of(run() / "report.json"));
-  ASSERT_EQ(all.at("rounds").size(), 13u);
+  ASSERT_EQ(all.at("rounds").size(), 40u) << "more than membership tells of at the end";
+  for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(all.at("rounds")[i].at("round"), i);
   for (const auto& round : all.at("rounds")) EXPECT_THAT(round.at("why"), HasSubstr("rank 0 was killed by SIGKILL"));
   const auto& cause = all.at("rounds").back().at("cause");
   EXPECT_EQ(cause.at("rank"), 0);
   EXPECT_EQ(cause.at("host"), base::host_name());
   EXPECT_EQ(cause.at("signal"), "SIGKILL");
-  EXPECT_EQ(contents_of(cause.at("stderr_file").get<std::string>()), "oh 12\n");
-  EXPECT_EQ(cause.at("stderr_tail"), nlohmann::json({"oh 12"}));
+  EXPECT_EQ(contents_of(cause.at("stderr_file").get<std::string>()), "oh 39\n");
+  EXPECT_EQ(cause.at("stderr_tail"), nlohmann::json({"oh 39"}));
 }
 
 TEST_F(DdprunLogs, ATerminalStaysOne) {

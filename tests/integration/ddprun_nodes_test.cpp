@@ -25,6 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -231,9 +232,22 @@ TEST(DdprunNodes, ANodeWhoseGuardianDiesTellsTheOthersWhy) {
   ASSERT_TRUE(one.prints("guardian", 2));
   ::kill(static_cast<pid_t>(one.number_after("guardian ")), SIGKILL);
   EXPECT_EQ(one.wait(), 128 + SIGKILL);
-  EXPECT_EQ(zero.wait(), 77);
-  EXPECT_THAT(zero.err(), HasSubstr("was lost: its guardian process was killed by SIGKILL"));
+  EXPECT_EQ(zero.wait(), 128 + SIGKILL);
+  EXPECT_THAT(zero.err(), ContainsRegex("error: node 1 .* was lost: its guardian process was killed by SIGKILL"));
   EXPECT_TRUE(one.is_gone_within());
+}
+
+TEST(DdprunNodes, AHostWhoseGuardianDiesTellsTheOthersWhy) {
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo guardian $PPID; " + kStay));
+  Job one(node(fixed(2, 1, port), "echo up; " + kStay));
+  ASSERT_TRUE(zero.prints("guardian", 2));
+  ASSERT_TRUE(one.prints("up", 2));
+  ::kill(static_cast<pid_t>(zero.number_after("guardian ")), SIGKILL);
+  EXPECT_EQ(zero.wait(), 128 + SIGKILL);
+  EXPECT_EQ(one.wait(), 128 + SIGKILL);
+  EXPECT_THAT(one.err(), ContainsRegex("error: node 0, which had the endpoint, was lost: its guardian process was "
+                                       "killed by SIGKILL"));
 }
 
 TEST(DdprunNodes, TheEndpointsDeathEndsTheOtherOfTwoWithAReason) {

@@ -405,7 +405,7 @@ TEST_F(NodeCoreOfTwo, HungWorkerIsReportedAsKilledByDdprun) {
               AllOf(HasSubstr("rank 3 was killed by ddprun"), HasSubstr("did not come to all_reduce #12 within 30 s")));
 }
 
-TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirstIsTold) {
+TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfThoseThatMayBeTheCauseIsTold) {
   run();
   const auto wanted = all<NodeCore::ReadReasons>(
       written(step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::exited, 3, false}},
@@ -413,14 +413,14 @@ TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirstI
   ASSERT_EQ(wanted.size(), 1U);
   EXPECT_EQ(wanted.front().local_ranks, (std::vector{1, 0}));
   const auto sent = all<NodeCore::SendRoundEnded>(
-      step(NodeCore::ReasonsRead{wanted.front().number, {{"of 1", "of 0"}, {{"last line"}, {"of no interest"}}}}));
+      step(NodeCore::ReasonsRead{wanted.front().number, {{"of 1", "of 0"}, {{"last line of 1"}, {"last line of 0"}}}}));
   ASSERT_EQ(sent.size(), 1U);
   const auto& failures = sent.front().message.failures;
   ASSERT_EQ(failures.size(), 2U);
   EXPECT_EQ(failures[0].message, "of 1");
   EXPECT_EQ(failures[1].message, "of 0");
-  EXPECT_THAT(failures[0].stderr_tail, ElementsAre("last line"));
-  EXPECT_TRUE(failures[1].stderr_tail.empty());
+  EXPECT_THAT(failures[0].stderr_tail, ElementsAre("last line of 1"));
+  EXPECT_THAT(failures[1].stderr_tail, ElementsAre("last line of 0")) << "another node may know that it was first";
 }
 
 TEST_F(NodeCoreOfTwo, LastWordsOnStderrCountWhereThereIsNoErrorFile) {
@@ -458,6 +458,7 @@ TEST_F(NodeCoreOfTwo, TheCauseIsThatAfterTheReasonsAreRead) {
   EXPECT_EQ(failures[0].message, "ValueError: the batch is empty");
   EXPECT_THAT(failures[0].stderr_tail, ElementsAre("tail of 0"));
   EXPECT_TRUE(failures[1].missed_a_peer);
+  EXPECT_TRUE(failures[1].stderr_tail.empty()) << "it can't be the cause";
 }
 
 TEST_F(NodeCoreOfTwo, FailuresAreToldWithTheErrorOfTheirTimes) {
@@ -701,9 +702,8 @@ TEST_F(NodeCoreOfTwo, ANodeThatHasLeftSaysSoAndEndsAsTold) {
   rendezvous::FinishJob verdict;
   verdict.exit_code = 143;
   verdict.has_left = true;
-  const auto actions = hear(verdict);
-  EXPECT_THAT(printed(actions), HasSubstr("has left the job, which goes on without it"));
-  EXPECT_THAT(exit_codes(actions), ElementsAre(143));
+  EXPECT_THAT(exit_codes(hear(verdict)), ElementsAre(143));
+  EXPECT_THAT(printed(step(NodeCore::Delivered{})), HasSubstr("has left the job, which goes on without it"));
 }
 
 TEST_F(NodeCoreOfTwo, WorkersOfARoundThatIsGivenUpDoNotLiveOn) {
@@ -786,10 +786,10 @@ TEST_F(NodeCoreOfTwo, TheLossOfMembershipEndsTheWorkersAndThenTheNode) {
       written(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
                                              WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}}));
   EXPECT_EQ(exit_codes(actions), std::vector{rendezvous::kRendezvousFailed});
-  EXPECT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
+  EXPECT_EQ(all<NodeCore::PrintError>(step(NodeCore::Delivered{})).size(), 1U);
 }
 
-TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatWorkersPrint) {
+TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatThisNodeWritesAtItsEnd) {
   auto first = start(0);
   first.group_rank = 0;
   run(first);
@@ -800,13 +800,14 @@ TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatWorkersPrint) {
   verdict.report->rounds.resize(2);
   EXPECT_EQ(printed(hear(verdict)), "") << "its workers still run";
   const auto actions = written(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}));
+  EXPECT_EQ(exit_codes(actions), std::vector{3});
+  EXPECT_EQ(printed(actions), "") << "its files are still to be written";
   std::vector<std::string> order;
-  for (const auto& action : actions) {
+  for (const auto& action : step(NodeCore::Delivered{})) {
     if (const auto* text = std::get_if<NodeCore::PrintText>(&action)) order.push_back(text->text.substr(0, 6));
     if (std::holds_alternative<NodeCore::PrintLogFolder>(action)) order.emplace_back("folder");
-    if (std::holds_alternative<NodeCore::Finish>(action)) order.emplace_back("finish");
   }
-  EXPECT_THAT(order, ::testing::ElementsAre("ddprun", "folder", "error:", "finish"));
+  EXPECT_THAT(order, ::testing::ElementsAre("ddprun", "folder", "error:"));
 }
 
 TEST_F(NodeCoreOfTwo, EveryNodeSaysAtTheEndWhereItsLogFilesAre) {
@@ -814,8 +815,8 @@ TEST_F(NodeCoreOfTwo, EveryNodeSaysAtTheEndWhereItsLogFilesAre) {
   second.group_rank = 1;
   run(second);
   hear(rendezvous::FinishJob{});
-  const auto actions = written(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}));
-  EXPECT_EQ(all<NodeCore::PrintLogFolder>(actions).size(), 1U);
+  written(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}));
+  EXPECT_EQ(all<NodeCore::PrintLogFolder>(step(NodeCore::Delivered{})).size(), 1U);
 }
 
 TEST_F(NodeCoreOfTwo, AStopWhileNobodyHearsItEndsTheNodeWithItsSignal) {
@@ -850,6 +851,7 @@ TEST_F(NodeCoreOfTwo, TheOthersHearWhyTheNodeLeavesWithItsGuardian) {
   const auto told = sent<rendezvous::Leaving>(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 7}));
   ASSERT_EQ(told.size(), 1U) << "before its output is written";
   EXPECT_EQ(told.front().why, "its guardian process was killed by SIGKILL");
+  EXPECT_EQ(told.front().exit_code, 128 + SIGKILL);
 }
 
 TEST_F(NodeCoreOfTwo, ANodeWithProcessesLeftDoesNotSayThatItLeaves) {
@@ -868,9 +870,10 @@ TEST_F(NodeCoreOfTwo, TheHostOfMembershipTellsItToo_SoThatTheOthersHearOfIt) {
 TEST_F(NodeCoreOfTwo, TheEndOfTheGuardianIsTheEndOfTheNode) {
   run();
   const auto actions = written(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77}));
-  ASSERT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
-  EXPECT_THAT(all<NodeCore::PrintError>(actions).front().error.where, HasSubstr("pid 77"));
   EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGKILL});
+  const auto errors = all<NodeCore::PrintError>(step(NodeCore::Delivered{}));
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_THAT(errors.front().error.where, HasSubstr("pid 77"));
 }
 
 TEST_F(NodeCoreOfTwo, AStoreForMoreThanNodesIsRefused) {

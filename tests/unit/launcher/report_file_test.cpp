@@ -41,7 +41,7 @@ TEST(Report, TellsTheTimesOfEachRoundInSecondsAndNullWhereThereAreNone) {
                    RoundTimes{5, "rank 3 was killed by SIGKILL", 1, 4, 3ms, 1500ms, 20ms, 100ms, 2s, 25s}};
   FinishJob verdict;
   verdict.report = report;
-  const auto json = nlohmann::json::parse(report_json("bert", 75, verdict));
+  const auto json = nlohmann::json::parse(report_json({"bert", 75, verdict}));
   EXPECT_EQ(json, (nlohmann::json{{"run_id", "bert"},
                                   {"exit_code", 75},
                                   {"left", false},
@@ -86,7 +86,7 @@ TEST(Report, TheLastRoundHasTheCause) {
   cause.ending = {Ending::Kind::killed, 9, false};
   cause.stderr_file = "/logs/stderr.log";
   cause.stderr_tail = {"step 4", "oh"};
-  auto json = nlohmann::json::parse(report_json("bert", 137, verdict));
+  auto json = nlohmann::json::parse(report_json({"bert", 137, verdict}));
   EXPECT_TRUE(json["rounds"][0]["cause"].is_null());
   EXPECT_EQ(json["rounds"][1]["cause"], (nlohmann::json{{"rank", 5},
                                                         {"is_certain", true},
@@ -100,10 +100,10 @@ TEST(Report, TheLastRoundHasTheCause) {
                                                         {"stderr_file", "/logs/stderr.log"},
                                                         {"stderr_tail", {"step 4", "oh"}}}));
   verdict.has_left = true;
-  EXPECT_EQ(nlohmann::json::parse(report_json("bert", 143, verdict))["left"], true);
+  EXPECT_EQ(nlohmann::json::parse(report_json({"bert", 143, verdict}))["left"], true);
   cause.ending.out_of_memory = true;
   verdict.is_cause_certain = false;
-  json = nlohmann::json::parse(report_json("bert", 137, verdict))["rounds"][1]["cause"];
+  json = nlohmann::json::parse(report_json({"bert", 137, verdict}))["rounds"][1]["cause"];
   EXPECT_EQ(json["out_of_memory"], true);
   EXPECT_EQ(json["is_certain"], false);
   auto& other = verdict.consequences.emplace_back();
@@ -113,7 +113,7 @@ TEST(Report, TheLastRoundHasTheCause) {
   other.accused = {5};
   other.killed_for = "killed by ddprun: did not come";
   other.ending = {Ending::Kind::killed, 9, false};
-  json = nlohmann::json::parse(report_json("bert", 137, verdict));
+  json = nlohmann::json::parse(report_json({"bert", 137, verdict}));
   EXPECT_EQ(json["rounds"][1]["other_failures"][0], (nlohmann::json{{"rank", 2},
                                                                     {"host", "gpu16"},
                                                                     {"how", "was killed by SIGKILL"},
@@ -123,14 +123,47 @@ TEST(Report, TheLastRoundHasTheCause) {
   EXPECT_FALSE(json["rounds"][0].contains("other_failures"));
   cause.ending = {Ending::Kind::exited, 3, false};
   cause.message = "no data";
-  json = nlohmann::json::parse(report_json("bert", 3, verdict))["rounds"][1]["cause"];
+  json = nlohmann::json::parse(report_json({"bert", 3, verdict}))["rounds"][1]["cause"];
   EXPECT_EQ(json["exit_code"], 3);
   EXPECT_TRUE(json["signal"].is_null());
   EXPECT_EQ(json["message"], "no data");
 }
 
+RoundTimes round_of(std::uint32_t number, int nodes = 0) {
+  RoundTimes out;
+  out.round = number;
+  out.nodes = nodes;
+  return out;
+}
+
+TEST(Report, HasTheRoundsBeforeThoseOfTheVerdictOnce) {
+  FinishJob verdict;
+  verdict.report.emplace().rounds_count = 5;
+  verdict.report->rounds = {round_of(3), round_of(4)};
+  RunEnd end{"bert", 3, verdict};
+  for (std::uint32_t round = 0; round < 4; ++round)
+    end.earlier_rounds += round_line(round_of(round, 2), "rank 3 failed") + "\n";
+  const auto json = nlohmann::json::parse(report_json(end));
+  std::vector<int> numbers, nodes;
+  for (const auto& round : json["rounds"]) {
+    numbers.push_back(round["round"]);
+    nodes.push_back(round["nodes"]);
+  }
+  EXPECT_EQ(numbers, (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(nodes, (std::vector<int>{2, 2, 2, 0, 0})) << "what membership tells at the end goes before";
+  EXPECT_EQ(json["rounds"][1]["why"], "rank 3 failed");
+}
+
+TEST(Report, PassesOverALineThatTheDiskHasTornAndTellsOfRoundsWithoutAVerdict) {
+  RunEnd end{"bert", 77, {}};
+  end.earlier_rounds = round_line(round_of(0), "") + "\n{\"round\": 1, \"wh";
+  const auto rounds = nlohmann::json::parse(report_json(end))["rounds"];
+  ASSERT_EQ(rounds.size(), 1U);
+  EXPECT_EQ(rounds[0]["why"], "the next round began");
+}
+
 TEST(Report, IsAllNullsWhereMembershipToldNone) {
-  const auto json = nlohmann::json::parse(report_json("x", 77, {}));
+  const auto json = nlohmann::json::parse(report_json({"x", 77, {}}));
   EXPECT_EQ(json["exit_code"], 77);
   EXPECT_TRUE(json["total_seconds"].is_null());
   EXPECT_TRUE(json["rounds_count"].is_null());
@@ -141,7 +174,7 @@ TEST(Report, TakesBytesThatAreNoTextForWhatTheyAre) {
   FinishJob verdict;
   verdict.what = "\xff\xfe";
   verdict.report.emplace().rounds.emplace_back();
-  EXPECT_FALSE(nlohmann::json::parse(report_json("x", 1, verdict)).is_discarded());
+  EXPECT_FALSE(nlohmann::json::parse(report_json({"x", 1, verdict})).is_discarded());
 }
 
 TEST_F(File, ReplacesWhatWasThere) {

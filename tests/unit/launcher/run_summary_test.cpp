@@ -60,9 +60,7 @@ TEST(RunSummary, HasTenLinesAtMost) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 9);
   EXPECT_THAT(text, HasSubstr("40 rounds in 66 min; the last 8 were\n  round 32: "));
   EXPECT_THAT(text, HasSubstr("until rank 3 was killed by SIGKILL after 25 s on host gpu17\n  --report=FILE, or "
-                              "report.json with --log-dir, has the last 32"));
-  report.rounds_count = 32;
-  EXPECT_THAT(run_summary(report, killed()), HasSubstr("has all of them"));
+                              "report.json with --log-dir, has all that this node was told of"));
   report.rounds_count = 8;
   report.rounds.resize(8);
   EXPECT_THAT(run_summary(report, killed()), Not(HasSubstr("--report")));

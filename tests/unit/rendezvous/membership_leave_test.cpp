@@ -440,9 +440,9 @@ TEST_F(Leave, OfNodesThatDoNotLeaveTheFirstToEndIsNotOutOfTouch) {
 TEST_F(Leave, AHostThatEndsForWantOfItsGuardianTellsTheOthers) {
   begin_with(2, 3);
   std::vector<std::uint64_t> told;
-  for (const auto& action : membership->step(Heard{node(1), Leaving{"its guardian process ended"}}, now))
+  for (const auto& action : membership->step(Heard{node(1), Leaving{"its guardian process ended", 137}}, now))
     if (const auto* send = std::get_if<Send>(&action)) {
-      EXPECT_EQ(std::get<HostLeaves>(send->message).why, "its guardian process ended");
+      EXPECT_EQ(std::get<HostLeaves>(send->message), (HostLeaves{"its guardian process ended", {}, 137}));
       told.push_back(static_cast<std::uint64_t>(send->to));
     }
   EXPECT_THAT(told, ElementsAre(2u, 3u));
@@ -544,6 +544,18 @@ TEST_F(Leave, AJobOfWhichNobodyCanGoOnEndsWhenItIsKnown) {
   says(0, RoundEnded{0, {}, 2, false});
   EXPECT_EQ(finished.at(0).exit_code, kRendezvousFailed);
   EXPECT_THAT(finished.at(0).what.value(), HasSubstr("node 0, which had the endpoint, was lost"));
+}
+
+TEST_F(Leave, TheLastErrorHasTheReasonAndTheCodeOfTheLostHost) {
+  begin_with(2, 2);
+  LostHost lost{0, "key-1", true};
+  lost.why = "its guardian process was killed by SIGKILL";
+  lost.exit_code = 137;
+  next_host_begins(2, 2, lost);
+  says(0, RoundEnded{0, {}, 2, false});
+  EXPECT_EQ(finished.at(0).exit_code, 137);
+  EXPECT_EQ(finished.at(0).what,
+            "node 0, which had the endpoint, was lost: its guardian process was killed by SIGKILL");
 }
 
 TEST_F(Leave, WithARestartLeftTheLastOneLooksForTheOthers) {

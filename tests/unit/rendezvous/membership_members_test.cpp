@@ -461,5 +461,33 @@ TEST_F(Job, NodeThatSaysWhyItLeavesIsLostAtOnceForThatReason) {
   EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1})) << "its end is proven";
 }
 
+TEST_F(Job, JobThatEndsForALostNodeEndsWithTheCodeThatTheNodeSaidItEndsWith) {
+  const struct {
+    std::optional<int> said;
+    int want;
+  } cases[] = {{137, 137}, {{}, kRendezvousFailed}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.want);
+    begin(2, 2);
+    join(1, "a", {}, true);
+    join(2, "b");
+    says(2, Leaving{"its guardian process was killed by SIGKILL", c.said});
+    ends(1, {}, 2);
+    EXPECT_EQ(finished.at(1).exit_code, c.want);
+    EXPECT_THAT(finished.at(1).what.value(), HasSubstr("its guardian process was killed by SIGKILL"));
+    finished.clear();
+  }
+}
+
+TEST_F(Job, JobThatEndsForAnotherNodeLostLaterEndsWithThatNodesCode) {
+  begin(3, 3);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  says(2, Leaving{"its guardian process was killed by SIGKILL", 137});
+  says(3, Leaving{"another reason"});
+  ends(1, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, kRendezvousFailed);
+  EXPECT_THAT(finished.at(1).what.value(), HasSubstr("another reason"));
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous

@@ -138,6 +138,9 @@ TEST_F(Job, TheReportTellsOfEachRoundWhereTheTimeWent) {
   pass(30ms);
   ends(1, {}, 2);
   ends(2, {failure(2, kKilled, 1425ms)}, 1);
+  RoundTimes first{0, "", 2, 4, 0ms, 0ms, 100ms, 20ms, 310ms, 995ms};
+  EXPECT_EQ(started.at(1).round_before, first) << "the file of the report has all rounds";
+  EXPECT_FALSE(started.at(2).round_before);
   pass(5ms);
   says(1, RoundStarted{1});
   says(2, RoundStarted{1});
@@ -148,7 +151,6 @@ TEST_F(Job, TheReportTellsOfEachRoundWhereTheTimeWent) {
   EXPECT_FALSE(finished.at(2).report) << "group rank 0 alone has not asked for it and gets it";
   const auto& report = *finished.at(1).report;
   ASSERT_EQ(report.rounds.size(), 2u);
-  RoundTimes first{0, "", 2, 4, 0ms, 0ms, 100ms, 20ms, 310ms, 995ms};
   RoundTimes second{1, "rank 2 was killed by SIGKILL after 60 s", 2, 4, 5ms, 30ms, 0ms, 5ms, {}, 40ms};
   EXPECT_EQ(report.rounds[0], first);
   EXPECT_EQ(report.rounds[1], second) << report.rounds[1].why;
@@ -170,6 +172,7 @@ TEST_F(Job, TheReportTellsWhatWasLostAfterTheNewestCommitOfAnyNode) {
     says(1, RoundEnded{round, {failure(0, kKilled, 1000ms)}, 0, false, 0, {5, {}, 700ms}});
     says(2, RoundEnded{round, {}, 2, false, 0, {5, {}, 800ms}});
   }
+  EXPECT_EQ(started.at(1).round_before->lost, 200ms);
   ends(1);
   ends(2);
   const auto& report = *finished.at(1).report;

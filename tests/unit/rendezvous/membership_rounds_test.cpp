@@ -605,6 +605,24 @@ TEST_F(Job, TheCauseThatIsReportedLastOfALargeJobIsNotDropped) {
   EXPECT_EQ(finished.at(1).cause->stderr_tail, (std::vector<std::string>{"last words"}));
 }
 
+// A node's own first cause is not that of the job, if others accuse another of its workers.
+TEST_F(Job, TheCauseKeepsItsLastWordsThoughItsNodeHeldAnotherOneForFirst) {
+  hello.workers = 2;
+  begin(2, 2);
+  join(1, "a", 0, true);
+  join(2, "b", 1);
+  auto first = failure(2, exited(1), 1s), second = failure(3, exited(1), 1s);
+  first.stderr_tail = {"of 2"};
+  second.stderr_tail = {"of 3"};
+  ends(2, {first, second});
+  auto victim = failure(0, exited(1), 1s);
+  victim.accused = {3};
+  ends(1, {victim});
+  ASSERT_TRUE(finished.at(1).cause);
+  EXPECT_EQ(finished.at(1).cause->rank, 3);
+  EXPECT_EQ(finished.at(1).cause->stderr_tail, (std::vector<std::string>{"of 3"}));
+}
+
 TEST_F(Job, ALostNodeForWhichTheOthersLeftIsTheReason) {
   begin(2, 2, 1);
   join(1, "a", {}, true);

@@ -83,6 +83,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                              StopAsked{15, false, true},
                              StopAsked{15, false, false, true},
                              Leaving{"its guardian process ended"},
+                             Leaving{"its guardian process was killed by SIGKILL", 137},
                              TimeAsked{7},
                              StopReady{4, 1001},
                              StopReady{4, {}}};
@@ -106,6 +107,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.nonce = kNonce;
   start.job_started = 1700000001;
   start.spent_restarts = {{1ms, 1}};
+  start.round_before = RoundTimes{3, "rank 4 was killed", 2, 8, 1ms, 2ms, 3ms, 4ms, 5ms, 6ms, 7ms};
   FinishJob left;
   left.has_left = true;
   const ToAgent down[] = {
@@ -134,7 +136,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
       FinishJob{},
       left,
       HostLeaves{},
-      HostLeaves{"its guardian process ended", {1, 2}},
+      HostLeaves{"its guardian process ended", {1, 2}, 137},
       TimeTold{7, 1234ms}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
 }
@@ -228,9 +230,8 @@ TEST(MessageJson, LongestMessageFitsIntoTheChannel) {
   const std::string longest(100'000, '"');  // JSON doubles it
   failure.host = std::string(256, '"');
   failure.message = failure.program = failure.stderr_file = failure.gpu_faults = longest;
-  failure.stderr_tail.assign(kStderrLinesMax, longest);
+  failure.stderr_tail.assign(kStderrLinesMax, std::string(kStderrLineBytesMax, '"'));
   RoundEnded ended{4, {failure}, 0, false};
-  failure.stderr_tail.clear();
   failure.killed_for = std::string(512, 'x');
   failure.accused.assign(kAccusedMax, 1'000'000'000);
   ended.failures.resize(kFailuresMax, failure);
@@ -386,6 +387,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
     expect_refused(to_json(ToMembership(ended)), "ending_value", parse);
   }
   expect_checked(to_json(ToMembership(StopReady{1, 1})), {{"/call", {-1, std::int64_t{1} << 53}}}, parse);
+  expect_checked(to_json(ToMembership(Leaving{"", 137})), {{"/exit_code", {0, -1, 256}, {1, 255}}}, parse);
 }
 
 TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
@@ -433,6 +435,8 @@ TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
   expect_checked(to_json(ToAgent(StopAt{1, 1, 0})), {{"/call", {0}}, {"/signal_number", {-1, 65}}}, parse);
   expect_checked(to_json(ToAgent(StopRound{1, 15, false, false, "", {1}})),
                  {{"/signal_number", {0, 65}}, {"/hung_ranks/0", {-1}}, {"/why", {kNul}}}, parse);
+  expect_checked(to_json(ToAgent(HostLeaves{"", {1}, 137})),
+                 {{"/exit_code", {0, -1, 256}, {1, 255}}, {"/gone/0", {-1, 65'536}}}, parse);
   expect_checked(to_json(ToAgent(Refused{})), {{"/what", {"a\nb"}}, {"/try", {"\xc2\x9b"}}}, parse);
   FinishJob verdict{1, some_failure(), {some_failure()}, 1, 8, 0, "", "", RunReport{1s, 1s, 1, {{}}}};
   expect_checked(to_json(ToAgent(verdict)),

@@ -33,13 +33,11 @@ class RoundStarts : public ::testing::Test {
   }
   std::vector<StartRound> starts() {
     std::vector<StartRound> out;
-    world_size =
-        tell_starts({}, nodes, nodes.members(), [&](NodeId, const StartRound& start) { out.push_back(start); });
+    tell_starts({}, nodes, nodes.members(), [&](NodeId, const StartRound& start) { out.push_back(start); });
     return out;
   }
 
   Nodes nodes;
-  int world_size = 0;
 
  private:
   std::uint64_t count_ = 0;
@@ -50,7 +48,6 @@ TEST_F(RoundStarts, EachNodeHasTheNextRanksOfTheWorldAndOfItsRole) {
   add(1, "reader");
   add(4, "trainer");
   const auto all = starts();
-  EXPECT_EQ(world_size, 7);
   ASSERT_EQ(all.size(), 3u);
   const int rank_first[] = {0, 2, 3}, role_rank_first[] = {0, 0, 2}, role_world_size[] = {6, 1, 6};
   for (int i = 0; i < 3; ++i) {

@@ -1015,10 +1015,12 @@ TEST_F(SessionTest, WhatAHostSaysOfItselfIsHandedToTheNextMembership) {
 
 TEST_F(SessionTest, AHostThatEndsForAnotherReasonIsLost) {
   join_and_start(1);
-  const auto actions = session.step(Session::Heard{HostLeaves{"its guardian process ended"}}, now);
+  const auto actions = session.step(Session::Heard{HostLeaves{"its guardian process ended", {}, 137}}, now);
   const auto& lost = std::get<Session::Serve>(actions.back()).lost;
   EXPECT_TRUE(lost.is_end_proven);
   EXPECT_FALSE(lost.has_left);
+  EXPECT_EQ(lost.why, "its guardian process ended");
+  EXPECT_EQ(lost.exit_code, 137);
 }
 
 TEST_F(SessionTest, ARoundThatNeverStartedKeepsNoEarlierOneAway) {
@@ -1041,7 +1043,7 @@ TEST_F(SessionTest, AProofOfAnEndIsForThatRoundAlone) {
   ended(How::closed);
   const auto actions = session.step(Session::Ended{How::refused, 1}, now);
   const auto& lost = std::get<Session::Serve>(actions.back()).lost;
-  EXPECT_FALSE(lost.is_end_proven || lost.has_left);
+  EXPECT_FALSE(lost.is_end_proven || lost.has_left || lost.exit_code);
   EXPECT_TRUE(lost.others_gone.empty());
 }
 
