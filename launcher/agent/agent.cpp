@@ -82,7 +82,8 @@ class Agent {
         warnings_(io_, [this](const base::WarningLine& line) { print(line.text); }),
         store_(io_, store_options(config, std::ref(warnings_))),
         meeting_(
-            io_, config, security_, hello_of(config, {run_id_, node_key_, started_}, output_.highest_round(run_id_)),
+            io_, config, security_,
+            hello_of(config, {run_id_, node_key_, started_, scratch_.ended_nodes()}, output_.highest_round(run_id_)),
             term_,
             [this](base::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
             warnings_,
@@ -188,6 +189,11 @@ class Agent {
     guardian_.set_farewell(farewell);
   }
 
+  void perform(const NodeCore::WriteRecord&) {
+    const auto& round = core_.round();
+    record_file_.write({run_id_, {node_key_, round.round, round.group_rank, round.group_world_size, round.nonce}});
+  }
+
   void perform(const NodeCore::BeginStore& action) {
     try {
       store_.begin_round(action.users);
@@ -247,7 +253,7 @@ class Agent {
   const std::string node_key_ = base::random_key();
   const std::uint64_t started_ = static_cast<std::uint64_t>(std::time(nullptr));  // Unix seconds
   NodeCore core_;
-  ScratchDirectory scratch_;
+  ScratchDirectory scratch_{run_id_};
   const guardian::GuardianCgroup cgroup_;
   const std::shared_ptr<const ReportFile> report_file_;  // or null
   const sigset_t taken_in_;                              // the signals that signals_ tells of
@@ -262,6 +268,7 @@ class Agent {
   LocalWorkers workers_;
   AgentLog log_{config_.log_level, run_id_, [this](const std::string& line) { output_.log(line); }};
   ReasonFiles reason_files_{io_};
+  RecordFile record_file_{io_, scratch_};
   base::WarningLog warnings_;
   base::BoundedLog limited_log_{io_, [this](const std::string& line) { print(line); }};
   store::Server store_;

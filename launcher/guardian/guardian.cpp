@@ -37,6 +37,7 @@
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/guardian/cgroup.hpp"
 #include "launcher/guardian/farewell.hpp"
+#include "launcher/guardian/node_record.hpp"
 #include "launcher/guardian/process_tree.hpp"
 #include "launcher/guardian/protocol.hpp"
 #include "rendezvous/worker_link/message.hpp"
@@ -468,7 +469,8 @@ void show_as(std::string_view title) {
   title.copy(text, end - start - 1);
 }
 
-void serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket,
+// Returns whether the farewell was heard, or nobody is left to prove the end of: processes may still run.
+bool serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket,
                              base::UniqueFd agent) {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -481,19 +483,25 @@ void serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base:
   Guardian guardian(options, std::move(socket), std::move(agent));
   guardian.serve();
   const auto* const tls = options.security ? &options.security->tls : nullptr;
-  if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell(), tls);
+  const auto& farewell = guardian.farewell();
+  const bool is_said = !kill_all_children({}, kKillLimitMs) || say_farewell(farewell, tls) || farewell.to.empty();
   // Else ddprun, which waits for the end of its guardian, removes it. One that dies closes its files before its
   // children have another parent.
   const bool is_orphan = ::getppid() != ddprun || is_ending(ddprun);
   if (!options.cgroup.empty() && is_orphan) leave_cgroup(options.cgroup);
+  return is_said;
 }
 
-// ddprun waits for the end of its guardian, and nobody needs what is left of the folder.
-void remove_within_limit(const std::string& folder) noexcept {
+// ddprun waits for the end of its guardian, and nobody needs what is left of the folder, but for the record of a node
+// whose farewell nobody has heard.
+void remove_within_limit(const std::string& folder, bool keeps_record) noexcept {
   try {
-    base::run_with_limit(kRemovalLimit, [folder] {
+    base::run_with_limit(kRemovalLimit, [folder, keeps_record] {
       std::error_code ignored;
-      std::filesystem::remove_all(folder, ignored);
+      if (keeps_record)
+        keep_record_only(folder);
+      else
+        std::filesystem::remove_all(folder, ignored);
       return std::string();
     });
   } catch (const std::exception&) {  // no memory
@@ -505,13 +513,14 @@ void remove_within_limit(const std::string& folder) noexcept {
 [[noreturn]] void run_guardian(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket,
                                base::UniqueFd agent) noexcept {
   int exit_code = EXIT_SUCCESS;
+  bool keeps_record = false;
   try {
-    serve_until_ddprun_ends(options, ddprun, std::move(socket), std::move(agent));
+    keeps_record = !serve_until_ddprun_ends(options, ddprun, std::move(socket), std::move(agent));
   } catch (...) {
     static_cast<void>(kill_all_children({}, kKillLimitMs));
     exit_code = EXIT_FAILURE;
   }
-  if (!options.scratch_directory.empty()) remove_within_limit(options.scratch_directory);
+  if (!options.scratch_directory.empty()) remove_within_limit(options.scratch_directory, keeps_record);
   ::_exit(exit_code);
 }
 

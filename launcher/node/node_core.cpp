@@ -358,6 +358,7 @@ void NodeCore::hear(const rendezvous::StartRound& message) {
     print_of_job(next_round_text(
         *message.why, how_it_goes_on(options_.workers, static_cast<int>(group_.waiting().size()), is_alone()),
         cost_a_restart ? restart_text(message, options_.restart_window) : ""));
+  if (!is_alone() && !message.nonce.empty()) out_.emplace_back(WriteRecord{});      // an older endpoint gives none
   if (!is_alone() && facts_.serves_endpoint) out_.emplace_back(SetFarewell{true});  // to those that would serve next
   if (!is_alone()) print_of_job(round_text(message, options_.workers, store_address_));
   step_workers({BeginRound{}});

@@ -196,6 +196,8 @@ class NodeCore {
   struct SetFarewell {  // the guardian is to tell membership when this process has ended
     bool is_wanted;
   };
+  struct WriteRecord {
+  };                   // of this node in round(): a later ddprun on this host can prove by it that this one has ended
   struct TellCaller {  // a launcher that has started this one
     rendezvous::FailureReport cause;
     bool is_own = false;  // a worker of this node, in the last round
@@ -211,7 +213,7 @@ class NodeCore {
   using Action = std::variant<Print, PrintText, PrintError, PrintLogFolder, Send, SendRoundEnded, SendToWorker,
                               SendToWorkers, OpenOutput, Spawn, Rethrow, Seat, SignalWorker, KillWorker, SignalTree,
                               KillOrphans, KillTree, ForwardSignal, SuspendProcess, ForgetTree, ReadReasons, BeginStore,
-                              CloseOutput, SetFarewell, TellCaller, Finish, Quit>;
+                              CloseOutput, SetFarewell, WriteRecord, TellCaller, Finish, Quit>;
   using Actions = std::vector<Action>;
 
   explicit NodeCore(NodeOptions options);

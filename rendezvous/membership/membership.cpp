@@ -95,9 +95,20 @@ void Membership::take(Joined&& event, TimePoint now) {
   const auto& hello = nodes_.add(event.node, std::move(coming)).hello;
   quorum_.come(hello.node_key);
   round_with_logs_ = std::max<std::int64_t>(round_with_logs_, hello.highest_round);
-  if (hello.was_welcomed && rounds_begun_ == 0) gathering_.hold_first_round_until(began_ + recovery_.timeout());
-  if (hello.held) take_in_with_round(event.node, Held(*hello.held), now);
+  may_others_come_ = may_others_come_ || hello.was_welcomed;
+  hold_first_round();
+  const auto ended_nodes = hello.ended_nodes;
+  if (hello.held) take_in_with_round(event.node, Held(*hello.held), now);  // it may have to end its round first
+  for (const auto& ended : ended_nodes) note_end(ended, now);
+  hold_first_round();
   go_on(now);
+}
+
+// Others may be about to come that still have a round.
+void Membership::hold_first_round() {
+  if (rounds_begun_ > 0) return;
+  const bool may_others_come = may_others_come_ || recovery_.may_survivors_come();
+  gathering_.hold_first_round_until(may_others_come ? began_ + recovery_.timeout() : began_);
 }
 
 void Membership::go_on(TimePoint now) {
@@ -168,6 +179,27 @@ void Membership::take(const NodeEnded& event, TimePoint now) {
     return stop_awaiting_guardian(now);
   }
   if (phase_ == Phase::gathering) gather(now);
+}
+
+// A ddprun on its host says so. A membership that begins anew does not know the keys of all nodes of the round: that
+// node was a member if its nonce is the round's.
+void Membership::note_end(const EndedNode& ended, TimePoint now) {
+  if (phase_ == Phase::finished) return;
+  if (knows(ended.node_key)) return take(NodeEnded{ended.node_key}, now);
+  if (rounds_begun_ == 0) recovery_.note_end(ended);
+  if (recovery_.are_claims_open()) return decide_claims(now);
+  if (!recovery_.is_adopted() || ended.round != last_round() || !recovery_.proves_last_round({ended.nonce})) return;
+  settle_end(ended.group_rank, ended.node_key, now);
+  if (phase_ == Phase::gathering) return gather(now);
+  consider_losses(now);
+}
+
+// Of a member of an adopted round.
+void Membership::settle_end(int group_rank, const std::string& node_key, TimePoint now) {
+  quorum_.end(group_rank, node_key);
+  if (!recovery_.settle(group_rank)) return;
+  round_.has_member_left = true;
+  if (!round_.change) note_loss(lost_meanwhile_text(group_rank), now, now);
 }
 
 // The silence of the host that is lost may count from now on.
@@ -243,9 +275,12 @@ void Membership::gather(TimePoint now) {
     return;
   }
   if (const auto ends = stops_.leave_ends()) {
-    if (now >= *ends && nodes_.is_member_absent()) return;  // who is absent is to hear of it
     if (now < *ends) {
-      deadline_ = std::min(*ends, *deadline_);
+      deadline_ = *ends;
+      return;
+    }
+    if (nodes_.is_member_absent()) {             // who is absent is to hear of it
+      if (now >= *deadline_) deadline_.reset();  // until that has come, or has been given up
       return;
     }
     end_leave(now);

@@ -193,6 +193,8 @@ class Membership {
   void take(const Left& event, TimePoint now);
   void take(const Disconnected& event, TimePoint now);
   void take(const NodeEnded& event, TimePoint now);
+  void note_end(const EndedNode& ended, TimePoint now);
+  void settle_end(int group_rank, const std::string& node_key, TimePoint now);
   void hear(NodeId from, const StoreOpened& message, TimePoint now);
   void hear(NodeId from, const RoundStarted& message, TimePoint now);
   void hear(NodeId from, const FirstStep& message, TimePoint now);
@@ -204,6 +206,7 @@ class Membership {
   // Nodes (membership.cpp).
   bool is_own_call(const Hello& other) const;
   Admission admission() const { return {options_, nodes_, rounds_begun_ > 0}; }
+  void hold_first_round();
   void go_on(TimePoint now);
   Node forget(NodeId id);
   void note_loss(std::string what, TimePoint happened, TimePoint now);
@@ -307,7 +310,8 @@ class Membership {
   Quorum quorum_;
   std::optional<TimePoint> deadline_;  // of the phase
   Gathering gathering_;
-  bool is_split_said_ = false;  // that too few nodes are here to go on
+  bool may_others_come_ = false;  // with a round: nodes were welcomed before this membership began
+  bool is_split_said_ = false;    // that too few nodes are here to go on
   Newcomers newcomers_;
   OwnAbsence own_absence_;
   CurrentRound round_;                 // or the last one

@@ -65,6 +65,17 @@ constexpr std::size_t kRoundAddressesMax = 1u << 18;  // that may reach the stor
 constexpr int kRoundWithLogsMax = 1'000'000'000;
 constexpr std::int64_t kUnixSecondsMax = 253'402'300'799;  // the end of the year 9999
 
+// A node that has ended, as the kernel of its host says to a later ddprun there. The nonce is that of `round`: only
+// members know it.
+struct EndedNode {
+  std::string node_key;
+  RoundId round;  // its last one, as far as it has come to write it down
+  int group_rank = 0, group_world_size = 1;
+  std::string nonce;
+  bool operator==(const EndedNode&) const = default;
+};
+constexpr std::size_t kEndedNodesMax = 8;
+
 // The first thing that an agent says on each connection.
 struct Hello {
   VersionRange versions = kVersions;  // that this node speaks
@@ -96,8 +107,9 @@ struct Hello {
   // This node serves the job at its standby port, after its first host was lost, and asks nothing: it looks whether
   // another ddprun of the job has come to the endpoint since.
   bool is_host = false;
-  bool goes_on = false;         // as the host it has begun a round
-  bool holds_endpoint = false;  // this node has opened it, whoever serves the job now: newcomers come here
+  bool goes_on = false;                  // as the host it has begun a round
+  bool holds_endpoint = false;           // this node has opened it, whoever serves the job now: newcomers come here
+  std::vector<EndedNode> ended_nodes{};  // of this job, on this host; at most kEndedNodesMax
   bool operator==(const Hello&) const = default;
 };
 

@@ -81,11 +81,11 @@ void Recovery::add_nonce(std::string nonce) {
   if (nonces_.size() > kNoncesMax) nonces_.pop_back();
 }
 
-bool Recovery::proves_last_round(const Held& held) const {
+bool Recovery::proves_last_round(const std::vector<std::string>& of_node) const {
   const auto first_of = [](const std::vector<std::string>& nonces) {
     return nonces.empty() ? std::nullopt : std::optional(nonces.front());
   };
-  return first_of(held.nonces) == first_of(nonces_);
+  return first_of(of_node) == first_of(nonces_);
 }
 
 bool Recovery::proves_any_round(const Held& held) const {

@@ -173,6 +173,11 @@ void read(const JsonValue& object, const char* name, std::optional<Held>& out) {
   if (const auto* value = object.find(name)) read(*value, out.emplace());
 }
 
+void read(const JsonValue& object, EndedNode& out);
+void read(const JsonValue& object, const char* name, std::vector<EndedNode>& out) {
+  for (const auto& entry : list_in(field(object, name), name, kEndedNodesMax)) read(entry, out.emplace_back());
+}
+
 void read(const JsonValue& object, RoundTimes& out);
 void read(const JsonValue& object, const char* name, std::vector<RoundTimes>& out) {
   for (const auto& entry : list_in(field(object, name), name, kRoundsReportedMax)) read(entry, out.emplace_back());
@@ -221,6 +226,7 @@ void append(std::string& out, const FailureReport& failure);
 void append(std::string& out, const Successor& successor);
 void append(std::string& out, const SpentRestarts& restarts);
 void append(std::string& out, const Held& held);
+void append(std::string& out, const EndedNode& node);
 void append(std::string& out, const RoundTimes& round);
 void append(std::string& out, const RunReport& report);
 
@@ -277,6 +283,15 @@ void fields(Held& m, Visit visit) {
 }
 
 template <class Visit>
+void fields(EndedNode& m, Visit visit) {
+  visit("node_key", m.node_key);
+  visit("round", m.round);
+  visit("group_rank", m.group_rank);
+  visit("group_world_size", m.group_world_size);
+  visit("nonce", m.nonce);
+}
+
+template <class Visit>
 void fields(Hello& m, Visit visit) {
   visit("version", m.versions.low);  // this name, as older endpoints look for it
   visit("version_max", m.versions.high, m.versions.low);
@@ -307,6 +322,7 @@ void fields(Hello& m, Visit visit) {
   visit("is_host", m.is_host, false);
   visit("goes_on", m.goes_on, false);
   visit("holds_endpoint", m.holds_endpoint, false);
+  visit("ended_nodes", m.ended_nodes, std::vector<EndedNode>());
 }
 
 template <class Visit>
@@ -634,6 +650,13 @@ void check(const Held& m) {
   if (!m.endpoint_address.empty()) check_address("endpoint_address", m.endpoint_address);
 }
 
+void check(const EndedNode& m) {
+  check_secret("node_key", m.node_key);
+  check_range("group_world_size", m.group_world_size, 1, kNodesMax);
+  check_range("group_rank", m.group_rank, 0, m.group_world_size - 1);
+  check_secret("nonce", m.nonce);
+}
+
 void check(const StoreOpened& m) { check_port(m.port); }
 void check(const RoundStarted&) {}
 void check(const FirstStep&) {}
@@ -796,11 +819,13 @@ void append_part(std::string& out, const Part& part) {
 void read(const JsonValue& object, Successor& out) { read_part(object, out); }
 void read(const JsonValue& object, SpentRestarts& out) { read_part(object, out); }
 void read(const JsonValue& object, Held& out) { read_part(object, out); }
+void read(const JsonValue& object, EndedNode& out) { read_part(object, out); }
 void read(const JsonValue& object, RoundTimes& out) { read_part(object, out); }
 void read(const JsonValue& object, RunReport& out) { read_part(object, out); }
 void append(std::string& out, const Successor& successor) { append_part(out, successor); }
 void append(std::string& out, const SpentRestarts& restarts) { append_part(out, restarts); }
 void append(std::string& out, const Held& held) { append_part(out, held); }
+void append(std::string& out, const EndedNode& node) { append_part(out, node); }
 void append(std::string& out, const RoundTimes& round) { append_part(out, round); }
 void append(std::string& out, const RunReport& report) { append_part(out, report); }
 

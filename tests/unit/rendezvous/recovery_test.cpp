@@ -101,12 +101,12 @@ TEST_F(Recoveries, NoncesProveThatANodeWasAMember) {
   stranger.nonces = {"made up"};
   older.nonces = {"nonce-2"};
   recovery.adopt(of_four(1), false, now);
-  EXPECT_TRUE(recovery.proves_last_round(of_four(0)));
-  for (const auto& held : {without, stranger, older}) EXPECT_FALSE(recovery.proves_last_round(held));
+  EXPECT_TRUE(recovery.proves_last_round(of_four(0).nonces));
+  for (const auto& held : {without, stranger, older}) EXPECT_FALSE(recovery.proves_last_round(held.nonces));
   EXPECT_TRUE(recovery.proves_any_round(older));
   for (const auto& held : {without, stranger}) EXPECT_FALSE(recovery.proves_any_round(held));
   recovery.adopt(without, false, now);
-  EXPECT_TRUE(recovery.proves_last_round(without)) << "an older membership gave the round no nonce";
+  EXPECT_TRUE(recovery.proves_last_round(without.nonces)) << "an older membership gave the round no nonce";
 }
 
 TEST_F(Recoveries, OnlyTheLastNoncesAreKept) {
