@@ -137,6 +137,9 @@ void Session::call_endpoint(TimePoint now) {
   auto hello = hello_;
   hello.node_key.assign(32, '0');  // it is secret, and who is at the endpoint now may be a stranger
   hello.held = held_;
+  if (hello.held)
+    for (auto& nonce : hello.held->nonces) nonce = call_proof(nonce);
+  hello.ended_nodes.clear();
   hello.is_host = true;
   hello.goes_on = has_begun_round_;
   out_.emplace_back(Call{endpoint_[calls_++ % endpoint_.size()], std::move(hello)});

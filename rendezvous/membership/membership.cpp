@@ -224,7 +224,7 @@ Membership::Aside Membership::aside_for(const Hello& other) const {
   if (rounds_begun_ == 0) return Aside::joins;
   if (!other.held || !admission().is_possible(other)) return Aside::no;
   const auto& held = *other.held;
-  const bool is_proven = recovery_.proves_any_round(held);
+  const bool is_proven = recovery_.nonce_of_call(held).has_value();
   const bool waits = phase_ == Phase::gathering && (nodes_.count_available() < options_.nodes_min || !may_go_on());
   if (waits && is_proven && !(held.round < last_round())) return Aside::joins;
   if (!other.goes_on) return Aside::no;
@@ -236,11 +236,25 @@ Membership::Aside Membership::aside_for(const Hello& other) const {
   return began_earlier ? Aside::gives_up_round : Aside::no;
 }
 
-bool Membership::has_gone_on_without(const Hello& host) const {
+std::optional<StopRound> Membership::answer_to_call(const Hello& host) const {
   const bool has_round = phase_ != Phase::finished && phase_ != Phase::opening_store && rounds_begun_ > 0;
-  if (!has_round || !host.held || !admission().is_possible(host) || !(host.held->round < last_round())) return false;
+  if (!has_round || !host.held || !admission().is_possible(host) || !(host.held->round < last_round())) return {};
   const bool began_with_this_job = host.held->job_started != 0 && host.held->job_started == job_started_;
-  return recovery_.proves_any_round(*host.held) || (options_.has_token && began_with_this_job);
+  const auto nonce = recovery_.nonce_of_call(*host.held);
+  if (!nonce && !(options_.has_token && began_with_this_job)) return {};
+  auto answer = went_on_without(host.held->round.number, true);
+  if (nonce) answer.proof = answer_proof(*nonce);
+  return answer;
+}
+
+// Whoever has the endpoint's address now can answer. With a token it has proven to know that.
+bool Membership::is_answer_proven(const StopRound& answer) const {
+  const auto has_called = [&](const auto& entry) {  // with what it holds
+    const auto& [id, node] = entry;
+    return node.is_endpoint_host && node.hello.held && is_answer_proof(answer.proof, node.hello.held->nonces);
+  };
+  return options_.has_token || is_answer_proof(answer.proof, recovery_.nonces()) ||
+         std::any_of(nodes_.begin(), nodes_.end(), has_called);
 }
 
 // The endpoint leads to the port at which this node serves the job by now.

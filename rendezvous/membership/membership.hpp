@@ -144,9 +144,11 @@ class Membership {
   // if it has gone on; and, if the job has a token, the round of a job that they have begun once more, later than it.
   enum class Aside { no, joins, gives_up_round };
   Aside aside_for(const Hello& other) const;
-  // A newer round than that of this host has begun here, and the host was in a round here: the job goes on here.
-  bool has_gone_on_without(const Hello& host) const;
-  [[nodiscard]] Actions give_up_round();  // tells the nodes
+  // A newer round than that of this host has begun here, and the host was in a round here: the job goes on here. Empty
+  // if not.
+  std::optional<StopRound> answer_to_call(const Hello& host) const;
+  bool is_answer_proven(const StopRound& answer) const;  // to the call of this process's agent
+  [[nodiscard]] Actions give_up_round();                 // tells the nodes
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
   // Of the job, as far as this node can tell.
   int nodes_max_for(const Hello& hello) const { return admission().nodes_max_for(hello); }

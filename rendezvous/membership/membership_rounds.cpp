@@ -74,10 +74,15 @@ void Membership::hear(NodeId, const StoreOpened& message, TimePoint now) {
 }
 
 // Nodes that were left behind know how often the job was restarted, also where nobody adopts their round. Those that
-// only came by do not count, nor does a round that is newer than this one: anybody may say that.
+// only came by do not count, nor does a round that is newer than this one, nor, without a token, that of a node which
+// can't prove that it was in a round here: anybody may say that.
 void Membership::count_restarts_before(const std::vector<NodeId>& members, TimePoint now) {
+  const auto is_believed = [&](const Held& held) {
+    if (rounds_begun_ == 0) return true;
+    return held.round < last_round() && (options_.has_token || recovery_.proves_any_round(held));
+  };
   for (const auto id : members)
-    if (const auto& held = nodes_.at(id).hello.held; held && (rounds_begun_ == 0 || held->round < last_round()))
+    if (const auto& held = nodes_.at(id).hello.held; held && is_believed(*held))
       restarts_.restate(held->restart_count, held->spent_restarts, now);
 }
 

@@ -310,6 +310,7 @@ struct StopRound {
   // As far as is known each worker that has failed did for other ranks. Those that have said nothing get the signal a
   // moment later: they may say for whom they leave. An older node ignores it.
   bool gathers = false;
+  std::string proof{};  // in the answer to the call of a host: answer_proof() of a nonce of which that has told a part
   bool operator==(const StopRound&) const = default;
 };
 

@@ -22,6 +22,12 @@
 
 namespace ddp::rendezvous {
 
+// Who calls at the endpoint tells one half of its nonces, and who answers the other half of one of them: so each proves
+// that it knows the nonce, and neither learns it. Zeros stand for the other half.
+std::string call_proof(const std::string& nonce);
+std::string answer_proof(const std::string& nonce);
+bool is_answer_proof(const std::string& proof, const std::vector<std::string>& nonces);  // of one of them
+
 class Recovery {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -78,6 +84,9 @@ class Recovery {
   // The first one is that of the last round; both are none where an older membership gave it none.
   bool proves_last_round(const std::vector<std::string>& of_node) const;
   bool proves_any_round(const Held& held) const;
+  // The same of a call, which has call_proof() in place of each nonce. Returns the nonce here.
+  std::optional<std::string> nonce_of_call(const Held& held) const;
+  const std::vector<std::string>& nonces() const { return nonces_; }
 
   // What the user is told of a claim that does not count: once a minute at most, because whoever lies may do so often.
   // place: of the node, "host a (10.0.0.1)". Empty if this claim is not told.

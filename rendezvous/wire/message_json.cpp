@@ -489,6 +489,7 @@ void fields(StopRound& m, Visit visit) {
   visit("hung_ranks", m.hung_ranks);
   visit("is_left_behind", m.is_left_behind);
   visit("gathers", m.gathers, false);
+  visit("proof", m.proof, std::string());
 }
 
 template <class Visit>
@@ -756,6 +757,7 @@ void check(const StopAt& m) {
 }
 
 void check(const StopRound& m) {
+  if (!m.proof.empty()) check_secret("proof", m.proof);
   check_range("signal_number", m.signal_number, 1, kSignalMax);
   check_ranks(m.hung_ranks);
 }

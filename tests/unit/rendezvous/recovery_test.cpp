@@ -131,5 +131,11 @@ TEST_F(Recoveries, ClaimThatDoesNotCountIsToldOnceAMinute) {
   EXPECT_EQ(tell(now + 2min), text);
 }
 
+TEST(CallProof, AndItsAnswerAreTheTwoHalvesOfANonce) {
+  const std::string nonce = "0123456789abcdeffedcba9876543210";
+  EXPECT_EQ(call_proof(nonce), "0123456789abcdef0000000000000000");
+  EXPECT_EQ(answer_proof(nonce), "0000000000000000fedcba9876543210");
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous
