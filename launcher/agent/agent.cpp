@@ -23,6 +23,7 @@
 #include "launcher/agent/guarded_loop.hpp"
 #include "launcher/agent/hello.hpp"
 #include "launcher/agent/last_words.hpp"
+#include "launcher/agent/link_trial.hpp"
 #include "launcher/agent/local_workers.hpp"
 #include "launcher/agent/meeting.hpp"
 #include "launcher/agent/own_process.hpp"
@@ -189,6 +190,11 @@ class Agent {
     guardian_.set_farewell(farewell);
   }
 
+  void perform(const NodeCore::TryLinks& action) {
+    link_trial_.emplace(io_, action.to, config_.rendezvous.heartbeat_timeout,
+                        [this](bool do_work) { decide(NodeCore::LinksTried{do_work}); });
+  }
+
   void perform(const NodeCore::WriteRecord&) {
     const auto& round = core_.round();
     record_file_.write({run_id_, {node_key_, round.round, round.group_rank, round.group_world_size, round.nonce}});
@@ -217,6 +223,7 @@ class Agent {
     exit_code_ = rendezvous::exit_code_of(action.outcome);
     keeps_log_ = action.keeps_log;
     store_.stop();
+    link_trial_.reset();
     meeting_.finish([this] {
       decide(NodeCore::Delivered{});
       output_.when_drained([this] { io_.stop(); });
@@ -273,6 +280,7 @@ class Agent {
   base::BoundedLog limited_log_{io_, [this](const std::string& line) { print(line); }};
   store::Server store_;
   Meeting meeting_;
+  std::optional<LinkTrial> link_trial_;
   int exit_code_ = 1;
   bool keeps_log_ = true;
 };

@@ -533,6 +533,8 @@ void Session::hear(const FinishJob& message, TimePoint) {
   out_.emplace_back(HandOn{message});
 }
 
+void Session::hear(const CheckLinks& message, TimePoint) { out_.emplace_back(HandOn{message}); }
+
 // The next host goes on at once, and the others look for it.
 void Session::hear(const HostLeaves& message, TimePoint now) {
   if (is_host_ || !held_ || state_ != State::joined) return;

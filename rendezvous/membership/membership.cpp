@@ -351,6 +351,7 @@ void Membership::take(const Heard& event, TimePoint now) {
   if (node.is_claimant) return node.said.add(event.message);
   if (const auto* stop = std::get_if<StopAsked>(&event.message)) return hear(event.from, *stop, now);
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) return hear(event.from, *ended, now);
+  if (const auto* work = std::get_if<LinksWork>(&event.message)) return hear(event.from, *work, now);
   if (!node.is_member()) return;
   if (const auto* opened = std::get_if<StoreOpened>(&event.message)) hear(event.from, *opened, now);
   if (const auto* started = std::get_if<RoundStarted>(&event.message)) hear(event.from, *started, now);

@@ -37,6 +37,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,6 +46,7 @@
 #include <vector>
 
 #include "rendezvous/membership/admission.hpp"
+#include "rendezvous/membership/broken_links.hpp"
 #include "rendezvous/membership/current_round.hpp"
 #include "rendezvous/membership/gathering.hpp"
 #include "rendezvous/membership/messages.hpp"
@@ -204,6 +206,7 @@ class Membership {
   void hear(NodeId from, const RoundEnded& message, TimePoint now);
   void hear(NodeId from, const StopAsked& message, TimePoint now);
   void hear(NodeId from, const StopReady& message, TimePoint now);
+  void hear(NodeId from, const LinksWork& message, TimePoint now);
 
   // Nodes (membership.cpp).
   bool is_own_call(const Hello& other) const;
@@ -230,6 +233,8 @@ class Membership {
   void refuse_those_that_never_stop(TimePoint now);
   void end_round_if_all_have(TimePoint now);
   void find_broken_links(TimePoint now);
+  std::vector<Elsewhere> other_ends(const std::vector<BrokenLink>& links, int group_rank,
+                                    const std::map<int, NodeId>& members) const;
   void begin_next_round(TimePoint now);
   void enter_finished();
   void finish(FinishJob verdict, TimePoint now);

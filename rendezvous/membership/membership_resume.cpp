@@ -58,6 +58,7 @@ void Membership::tell_again(NodeId id, Node& node) {
     if (held && held->round.number == *older) return end_older_round(id, *older, !(last_round() < held->round));
     return nodes_.end_older_round(id);
   }
+  if (!node.links_to_check.empty()) send(id, CheckLinks{node.links_to_check});
   if (!node.is_member()) return;
   const bool has_round = held && held->round == last_round();
   if (has_round && !held->is_established && quorum_.is_established()) send(id, RoundEstablished{held->round.number});

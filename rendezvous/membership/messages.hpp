@@ -206,8 +206,13 @@ struct TimeAsked {
   bool operator==(const TimeAsked&) const = default;
 };
 
+// The answer to CheckLinks, once all of them work.
+struct LinksWork {
+  bool operator==(const LinksWork&) const = default;
+};
+
 using ToMembership = std::variant<Hello, StoreOpened, RoundStarted, FirstStep, RoundFailed, RoundEnded, StopAsked,
-                                  StopReady, Leaving, TimeAsked>;
+                                  StopReady, Leaving, TimeAsked, LinksWork>;
 
 // --- to an agent ---
 
@@ -345,7 +350,14 @@ struct TimeTold {
   bool operator==(const TimeTold&) const = default;
 };
 
+// The node is left out because it did not reach these agents' hosts. It tries until it does, or takes part in a round.
+struct CheckLinks {
+  std::vector<Elsewhere> to;  // at most kLinksCheckedMax
+  bool operator==(const CheckLinks&) const = default;
+};
+constexpr std::size_t kLinksCheckedMax = 8;
+
 using ToAgent = std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, PrepareStop, StopAt,
-                             StopRound, FinishJob, HostLeaves, TimeTold>;
+                             StopRound, FinishJob, HostLeaves, TimeTold, CheckLinks>;
 
 }  // namespace ddp::rendezvous

@@ -173,6 +173,11 @@ void read(const JsonValue& object, const char* name, std::optional<Held>& out) {
   if (const auto* value = object.find(name)) read(*value, out.emplace());
 }
 
+void read(const JsonValue& object, Elsewhere& out);
+void read(const JsonValue& object, const char* name, std::vector<Elsewhere>& out) {
+  for (const auto& entry : list_in(field(object, name), name, kLinksCheckedMax)) read(entry, out.emplace_back());
+}
+
 void read(const JsonValue& object, EndedNode& out);
 void read(const JsonValue& object, const char* name, std::vector<EndedNode>& out) {
   for (const auto& entry : list_in(field(object, name), name, kEndedNodesMax)) read(entry, out.emplace_back());
@@ -227,6 +232,7 @@ void append(std::string& out, const Successor& successor);
 void append(std::string& out, const SpentRestarts& restarts);
 void append(std::string& out, const Held& held);
 void append(std::string& out, const EndedNode& node);
+void append(std::string& out, const Elsewhere& there);
 void append(std::string& out, const RoundTimes& round);
 void append(std::string& out, const RunReport& report);
 
@@ -493,6 +499,14 @@ void fields(StopRound& m, Visit visit) {
 }
 
 template <class Visit>
+void fields(LinksWork&, Visit) {}
+
+template <class Visit>
+void fields(CheckLinks& m, Visit visit) {
+  visit("to", m.to);
+}
+
+template <class Visit>
 void fields(FinishJob& m, Visit visit) {
   visit("exit_code", m.exit_code);
   visit("cause", m.cause);
@@ -676,6 +690,8 @@ void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1
 void check(const StopReady&) {}
 void check(const Leaving&) {}
 void check(const TimeAsked&) {}
+void check(const LinksWork&) {}
+void check(const CheckLinks&) {}
 void check(const HostLeaves& m) {
   if (m.gone.size() > kLeaversMax) refuse("gone", "is too long");
   for (const int rank : m.gone) check_range("gone", rank, 0, kNodesMax - 1);
@@ -822,12 +838,14 @@ void read(const JsonValue& object, Successor& out) { read_part(object, out); }
 void read(const JsonValue& object, SpentRestarts& out) { read_part(object, out); }
 void read(const JsonValue& object, Held& out) { read_part(object, out); }
 void read(const JsonValue& object, EndedNode& out) { read_part(object, out); }
+void read(const JsonValue& object, Elsewhere& out) { read_part(object, out); }
 void read(const JsonValue& object, RoundTimes& out) { read_part(object, out); }
 void read(const JsonValue& object, RunReport& out) { read_part(object, out); }
 void append(std::string& out, const Successor& successor) { append_part(out, successor); }
 void append(std::string& out, const SpentRestarts& restarts) { append_part(out, restarts); }
 void append(std::string& out, const Held& held) { append_part(out, held); }
 void append(std::string& out, const EndedNode& node) { append_part(out, node); }
+void append(std::string& out, const Elsewhere& there) { append_part(out, there); }
 void append(std::string& out, const RoundTimes& round) { append_part(out, round); }
 void append(std::string& out, const RunReport& report) { append_part(out, report); }
 
@@ -869,6 +887,10 @@ template <>
 constexpr const char* kNameOf<Leaving> = "leaving";
 template <>
 constexpr const char* kNameOf<TimeAsked> = "time_asked";
+template <>
+constexpr const char* kNameOf<LinksWork> = "links_work";
+template <>
+constexpr const char* kNameOf<CheckLinks> = "check_links";
 template <>
 constexpr const char* kNameOf<Welcome> = "welcome";
 template <>

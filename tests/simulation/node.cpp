@@ -17,6 +17,7 @@ using launcher::WorkerGroupEvent;
 namespace {
 
 constexpr Duration kAtOnce = 100us;
+constexpr Duration kLinkTrialTakes = 10ms;
 constexpr Duration kFarewellLimit = 1s, kCallLimit = 1s;
 constexpr Duration kKilledAtOnce = 100ms;  // GuardianLink waits as long for what the guardian has left
 constexpr Duration kFileTimeMax = 3s;
@@ -636,6 +637,17 @@ void Node::perform(const NodeCore::SendToWorkers& action) {
 void Node::perform(const NodeCore::ReadReasons& action) {
   const NodeCore::ReasonsRead answer{action.number};
   are_files_slow(reading_) ? answer_late(reading_, answer) : decide(answer);
+}
+
+void Node::perform(const NodeCore::TryLinks& action) {
+  world_.clock.after(kLinkTrialTakes, &process_, [this, to = action.to] {
+    if (has_finished()) return;
+    decide(NodeCore::LinksTried{std::all_of(to.begin(), to.end(), [this](const Elsewhere& there) {
+      const int other = world_.host_of(there.address);
+      return world_.network->is_open(host(), other) && world_.network->is_open(other, host()) &&
+             world_.node_on(other) != nullptr;
+    })});
+  });
 }
 
 void Node::perform(const NodeCore::WriteRecord&) {

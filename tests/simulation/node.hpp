@@ -135,6 +135,7 @@ class Node {
   void perform(const launcher::NodeCore::BeginStore& action);
   void perform(const launcher::NodeCore::CloseOutput&) { close_output(); }
   void perform(const launcher::NodeCore::SetFarewell& action);
+  void perform(const launcher::NodeCore::TryLinks& action);
   void perform(const launcher::NodeCore::WriteRecord&);
   void perform(const launcher::NodeCore::TellCaller&) {}
   void perform(const launcher::NodeCore::Finish& action);

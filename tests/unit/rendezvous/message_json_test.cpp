@@ -85,6 +85,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                              StopAsked{15, false, false, true},
                              Leaving{"its guardian process ended"},
                              TimeAsked{7},
+                             LinksWork{},
                              StopReady{4, 1001},
                              StopReady{4, {}}};
   for (const auto& message : up) EXPECT_EQ(to_membership_of(to_json(message)), message) << to_json(message);
@@ -112,6 +113,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   const ToAgent down[] = {
       Welcome{1234ms, true, 2, {1, 3}},
       Elsewhere{"10.0.0.2", 29501},
+      CheckLinks{{{"10.0.0.2", 29501}, {"fd00::3", 29502}}},
       Refused{"no", "yes"},
       Refused{"no", "yes", false, true},
       OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
