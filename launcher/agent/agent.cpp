@@ -23,6 +23,7 @@
 #include "launcher/agent/guarded_loop.hpp"
 #include "launcher/agent/hello.hpp"
 #include "launcher/agent/last_words.hpp"
+#include "launcher/agent/link_trial.hpp"
 #include "launcher/agent/local_workers.hpp"
 #include "launcher/agent/meeting.hpp"
 #include "launcher/agent/own_process.hpp"
@@ -83,7 +84,8 @@ class Agent {
         warnings_(io_, [this](const base::WarningLine& line) { print(line.text); }),
         store_(io_, store_options(config, std::ref(warnings_))),
         meeting_(
-            io_, config, security_, hello_of(config, {run_id_, node_key_, started_}, output_.highest_round(run_id_)),
+            io_, config, security_,
+            hello_of(config, {run_id_, node_key_, started_, scratch_.ended_nodes()}, output_.highest_round(run_id_)),
             term_,
             [this](base::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
             warnings_,
@@ -121,7 +123,6 @@ class Agent {
                            }});
     meeting_.start();
     run_guarded([this] { io_.run(); }, [this] { return core_.has_spawned(); }, [this] { write_log(); });
-    scratch_.begin_removal();
     return exit_code_;
   }
 
@@ -204,6 +205,16 @@ class Agent {
     guardian_.set_farewell(farewell);
   }
 
+  void perform(const NodeCore::TryLinks& action) {
+    link_trial_.emplace(io_, action.to, config_.rendezvous.heartbeat_timeout,
+                        [this](bool do_work) { decide(NodeCore::LinksTried{do_work}); });
+  }
+
+  void perform(const NodeCore::WriteRecord&) {
+    const auto& round = core_.round();
+    record_file_.write({run_id_, {node_key_, round.round, round.group_rank, round.group_world_size, round.nonce}});
+  }
+
   void perform(const NodeCore::BeginStore& action) {
     try {
       store_.begin_round(action.users);
@@ -226,6 +237,7 @@ class Agent {
   void perform(const NodeCore::Finish& action) {
     exit_code_ = rendezvous::exit_code_of(action.outcome);
     store_.stop();
+    link_trial_.reset();
     meeting_.finish([this, keeps_log = action.keeps_log] {
       write_last_files(keeps_log);
       decide(NodeCore::Delivered{});
@@ -263,7 +275,7 @@ class Agent {
   const std::string node_key_ = base::random_key();
   const std::uint64_t started_ = static_cast<std::uint64_t>(std::time(nullptr));  // Unix seconds
   NodeCore core_;
-  ScratchDirectory scratch_;
+  ScratchDirectory scratch_{run_id_};
   const guardian::GuardianCgroup cgroup_;
   const std::shared_ptr<const ReportFile> report_file_;  // or null
   const sigset_t taken_in_;                              // the signals that signals_ tells of
@@ -279,10 +291,12 @@ class Agent {
   AgentLog log_{config_.log_level, run_id_, [this](const std::string& line) { output_.log(line); }};
   ReasonFiles reason_files_{io_};
   RoundList rounds_{io_, scratch_.path() + "/rounds"};
+  RecordFile record_file_{io_, scratch_};
   base::WarningLog warnings_;
   base::BoundedLog limited_log_{io_, [this](const std::string& line) { print(line); }};
   store::Server store_;
   Meeting meeting_;
+  std::optional<LinkTrial> link_trial_;
   int exit_code_ = 1;
 };
 

@@ -31,6 +31,7 @@ rendezvous::Hello hello_of(const LaunchConfig& config, const NodeIdentity& node,
   hello.is_served_by_agent = endpoint.port_count > 1;
   hello.slurm_run = endpoint.slurm_run;
   hello.wants_report = !config.report_file.empty();
+  hello.ended_nodes = node.ended_nodes;
   if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
   hello.addresses.resize(std::min(hello.addresses.size(), rendezvous::kAddressesMax));
   return hello;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "launcher/command_line/launch_config.hpp"
 #include "rendezvous/membership/messages.hpp"
@@ -12,7 +13,8 @@ namespace ddp::launcher {
 struct NodeIdentity {
   std::string run_id;
   std::string node_key;
-  std::uint64_t started = 0;  // Unix seconds
+  std::uint64_t started = 0;                            // Unix seconds
+  std::vector<rendezvous::EndedNode> ended_nodes = {};  // as Hello has them
 };
 
 // highest_round: of which this host has log files; -1: none. Asks the kernel for this host's name and addresses.

@@ -8,10 +8,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
+#include "base/boot_id.hpp"
 #include "base/host_name.hpp"
 #include "base/locked_folder.hpp"
-#include "base/quiet_thread.hpp"
+#include "base/with_limit.hpp"
 #include "launcher/command_line/usage_error.hpp"
 #include "launcher/output/log_tree.hpp"
 
@@ -19,6 +21,12 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::chrono::seconds kRemovalLimit{2};  // nobody needs what is left
+constexpr std::size_t kRecordsMax = 4;            // that wait for their disk
+
+void remove_folder(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
 
 }  // namespace
 
@@ -68,13 +76,20 @@ rlimit raise_descriptor_limit() {
   return before;
 }
 
-ScratchDirectory::ScratchDirectory() {
+ScratchDirectory::ScratchDirectory(const std::string& run_id) {
   const char* variable = std::getenv("TMPDIR");
   const std::string parent = variable != nullptr && *variable != '\0' ? variable : "/tmp";
-  const auto start = "ddprun_scratch_" + folder_name_of(base::host_name()) + "_";
-  base::for_each_left_folder(parent, start, [](const std::string& path) {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
+  const auto boot = base::boot_id();  // other hosts, with locks of their own, may have the same folder there
+  const auto start = "ddprun_scratch_" + (boot.empty() ? folder_name_of(base::host_name()) : boot) + "_";
+  base::for_each_left_folder(parent, start, [&](const std::string& path) {
+    const auto record = boot.empty() ? std::nullopt : read_record(path);
+    const bool is_of_job = record && record->run_id == run_id;
+    if (is_of_job && ended_nodes_.size() < rendezvous::kEndedNodesMax) {
+      ended_nodes_.push_back(record->node);
+      read_folders_.push_back(path);
+    } else if (!record || (!is_of_job && is_record_old(path))) {
+      remove_folder(path);
+    }
   });
   try {
     folder_ = base::make_locked_folder(parent, start);
@@ -84,16 +99,24 @@ ScratchDirectory::ScratchDirectory() {
   }
 }
 
-void ScratchDirectory::begin_removal() {
-  removal_ = base::run_detached([path = path()] {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
+ScratchDirectory::~ScratchDirectory() {
+  base::run_with_limit(kRemovalLimit, [path = path()] {
+    remove_folder(path);
+    return std::string();
   });
 }
 
-ScratchDirectory::~ScratchDirectory() {
-  if (!removal_.valid()) begin_removal();
-  removal_.wait_for(kRemovalLimit);
+void RecordFile::write(const NodeRecord& record) {
+  try {
+    if (!thread_) thread_.emplace(io_, base::FileThread::Options{.end_limit = kRemovalLimit, .tasks_max = kRecordsMax});
+  } catch (const std::system_error&) {  // no thread is to be had
+    return;
+  }
+  auto work = [folder = folder_, record, read_folders = std::exchange(read_folders_, {})] {
+    write_record(folder, record);
+    for (const auto& path : read_folders) remove_folder(path);
+  };
+  static_cast<void>(thread_->post(std::move(work), [] {}));
 }
 
 }  // namespace ddp::launcher

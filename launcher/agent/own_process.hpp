@@ -7,11 +7,15 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 
-#include <future>
+#include <boost/asio/io_context.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/file_thread.hpp"
 #include "base/locked_folder.hpp"
+#include "launcher/guardian/node_record.hpp"
+#include "rendezvous/membership/messages.hpp"
 
 namespace ddp::launcher {
 
@@ -40,22 +44,40 @@ rlimit raise_descriptor_limit();
 
 // A folder of this run for files that workers leave for the agent; gone with the run. Throws UsageError.
 //
-// A ddprun that is killed leaves its folder, and the next one of the same user and host removes that. It knows by a
-// lock on the folder (flock), which the kernel releases once ddprun and its guardian have ended.
+// A ddprun that is killed leaves its folder, and the next one of the same user removes that, while the host is not
+// booted again. It knows by a lock on the folder (flock), which the kernel releases once ddprun and its guardian have
+// ended. A folder with a record (node_record.hpp) also proves the end of its node. One of this job stays until this
+// node has a record of its own, one of another job until a ddprun of that job comes, a day at most.
 class ScratchDirectory {
  public:
-  ScratchDirectory();
+  explicit ScratchDirectory(const std::string& run_id);
   ~ScratchDirectory();
   ScratchDirectory(const ScratchDirectory&) = delete;
   const std::string& path() const { return folder_.path; }
 
-  // On a thread of its own, beside what else ends; the destructor waits for it, at most 2 s. Requires that nobody uses
-  // the folder any more.
-  void begin_removal();
+  const std::vector<rendezvous::EndedNode>& ended_nodes() const { return ended_nodes_; }  // at most kEndedNodesMax
+  const std::vector<std::string>& read_folders() const { return read_folders_; }          // that are those nodes'
 
  private:
   base::LockedFolder folder_;
-  std::future<void> removal_;
+  std::vector<rendezvous::EndedNode> ended_nodes_;
+  std::vector<std::string> read_folders_;
+};
+
+// Writes the record of this node on a thread of its own. A record that can't be written, or waits behind others for the
+// disk, is left out: nothing is proven by it.
+class RecordFile {
+ public:
+  RecordFile(boost::asio::io_context& io, const ScratchDirectory& scratch)
+      : io_(io), folder_(scratch.path()), read_folders_(scratch.read_folders()) {}
+
+  void write(const NodeRecord& record);
+
+ private:
+  boost::asio::io_context& io_;
+  const std::string folder_;
+  std::vector<std::string> read_folders_;  // of nodes whose end was told before this one took part
+  std::optional<base::FileThread> thread_;
 };
 
 }  // namespace ddp::launcher

@@ -37,6 +37,7 @@
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/guardian/cgroup.hpp"
 #include "launcher/guardian/farewell.hpp"
+#include "launcher/guardian/node_record.hpp"
 #include "launcher/guardian/process_tree.hpp"
 #include "launcher/guardian/protocol.hpp"
 #include "rendezvous/worker_link/message.hpp"
@@ -468,7 +469,8 @@ void show_as(std::string_view title) {
   title.copy(text, end - start - 1);
 }
 
-void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
+// Returns whether the farewell was heard, or nobody is left to prove the end of: processes may still run.
+bool serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "ddprun-guardian");
@@ -480,17 +482,22 @@ void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd sock
   Guardian guardian(options, std::move(socket), std::move(agent));
   guardian.serve();
   const auto* const tls = options.security ? &options.security->tls : nullptr;
-  if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell(), tls);
+  const auto& farewell = guardian.farewell();
+  return !kill_all_children({}, kKillLimitMs) || say_farewell(farewell, tls) || farewell.to.empty();
 }
 
-// The limit: a file system may not answer.
-void remove_what_ddprun_left(const GuardianOptions& options) noexcept {
+// The limit: a file system may not answer. keeps_record: the next ddprun here has to read what this node was, because
+// nobody has heard its farewell.
+void remove_what_ddprun_left(const GuardianOptions& options, bool keeps_record) noexcept {
   try {
     if (!options.cgroup.empty()) leave_cgroup(options.cgroup);
     if (options.scratch_directory.empty()) return;
-    base::run_with_limit(kRemovalLimit, [folder = options.scratch_directory] {
+    base::run_with_limit(kRemovalLimit, [folder = options.scratch_directory, keeps_record] {
       std::error_code ignored;
-      std::filesystem::remove_all(folder, ignored);
+      if (keeps_record)
+        keep_record_only(folder);
+      else
+        std::filesystem::remove_all(folder, ignored);
       return std::string();
     });
   } catch (const std::exception&) {  // no memory
@@ -502,15 +509,16 @@ void remove_what_ddprun_left(const GuardianOptions& options) noexcept {
 [[noreturn]] void run_guardian(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket,
                                base::UniqueFd agent) noexcept {
   int exit_code = EXIT_SUCCESS;
+  bool keeps_record = false;
   try {
-    serve_until_ddprun_ends(options, std::move(socket), std::move(agent));
+    keeps_record = !serve_until_ddprun_ends(options, std::move(socket), std::move(agent));
   } catch (...) {
     static_cast<void>(kill_all_children({}, kKillLimitMs));
     exit_code = EXIT_FAILURE;
   }
   // Else ddprun, which waits for the end of its guardian, removes both. One that dies closes its files before its
   // children have another parent.
-  if (::getppid() != ddprun || is_ending(ddprun)) remove_what_ddprun_left(options);
+  if (::getppid() != ddprun || is_ending(ddprun)) remove_what_ddprun_left(options, keeps_record);
   ::_exit(exit_code);
 }
 

@@ -60,6 +60,7 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
     print(late_reasons_text(kReasonsLimit));
     send_if_any(round_report_.give_up());
   }
+  if (auto to = link_check_.due(facts.now); !to.empty()) out_.emplace_back(TryLinks{std::move(to)});
   follow(group_.tick(facts.now));
   spawn_if_ready();
   return std::move(out_);
@@ -70,7 +71,7 @@ std::optional<TimePoint> NodeCore::next_deadline() const {
   if (guardian_ended_) return output_limit_;
   auto first = group_.next_deadline();
   const auto written = ended_ ? std::optional(output_limit_) : std::nullopt;
-  for (const auto& other : {output_is_late_at_, spawn_until_, written, round_report_.deadline()})
+  for (const auto& other : {output_is_late_at_, spawn_until_, written, round_report_.deadline(), link_check_.next()})
     if (other && (!first || *other < *first)) first = other;
   return first;
 }
@@ -347,7 +348,12 @@ void NodeCore::take(const StoreIsOpen& event) { send(rendezvous::StoreOpened{eve
 
 void NodeCore::take(const StoreFailed& event) { take(MembershipLost{store_failed_error(event.why)}); }
 
+void NodeCore::take(const LinksTried& event) {
+  if (link_check_.answered(event.do_work, facts_.now)) send(rendezvous::LinksWork{});
+}
+
 void NodeCore::hear(const rendezvous::StartRound& message) {
+  link_check_.end();
   if (ended_) end_round();
   send_if_any(round_report_.give_up());
   in_job_ = true;
@@ -362,6 +368,7 @@ void NodeCore::hear(const rendezvous::StartRound& message) {
     print_of_job(next_round_text(
         *message.why, how_it_goes_on(options_.workers, static_cast<int>(group_.waiting().size()), is_alone()),
         cost_a_restart ? restart_text(message, options_.restart_window) : ""));
+  if (!is_alone() && !message.nonce.empty()) out_.emplace_back(WriteRecord{});      // an older endpoint gives none
   if (!is_alone() && facts_.serves_endpoint) out_.emplace_back(SetFarewell{true});  // to those that would serve next
   if (!is_alone()) print_of_job(round_text(message, options_.workers, store_address_));
   step_workers({BeginRound{}});
@@ -382,6 +389,7 @@ void NodeCore::hear(const rendezvous::StopRound& message) {
 
 void NodeCore::hear(const rendezvous::FinishJob& message) {
   verdict_ = message;
+  link_check_.end();
   if (tells_of_job() && message.report && message.report->rounds_count > 1)
     last_words_.emplace_back(PrintText{"ddprun: " + run_summary(*message.report, message)});
   last_words_.emplace_back(PrintLogFolder{});

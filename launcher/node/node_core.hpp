@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/address.hpp"
+#include "launcher/node/link_check.hpp"
 #include "launcher/node/node_words.hpp"
 #include "launcher/node/round_report.hpp"
 #include "launcher/worker_group/round_progress.hpp"
@@ -124,6 +125,9 @@ class NodeCore {
   struct StoreFailed {
     std::string why;
   };
+  struct LinksTried {  // the answer to TryLinks
+    bool do_work;
+  };
   // The answer to Finish: what others are to be told has gone, or nobody took it in time; and what this node writes at
   // its end is written. Then the user reads how the job has ended, and nothing after it.
   struct Delivered {};
@@ -131,7 +135,7 @@ class NodeCore {
   using Event = std::variant<StopSignalled, WarningSignalled, SuspendSignalled, ContinueSignalled, OutputClosed,
                              WorkersChanged, TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost,
                              OutputOpened, OutputWritten, SpawnFailed, ReasonsRead, SeatsFailed, MembershipSaid,
-                             MembershipLost, Orphaned, StoreIsOpen, StoreFailed, Delivered>;
+                             MembershipLost, Orphaned, StoreIsOpen, StoreFailed, LinksTried, Delivered>;
 
   // Actions: what the user reads.
   struct Print {  // one line of ddprun's
@@ -198,6 +202,11 @@ class NodeCore {
   struct SetFarewell {  // the guardian is to tell membership when this process has ended
     bool is_wanted;
   };
+  struct TryLinks {  // whether these agents answer; LinksTried is the answer, later
+    std::vector<rendezvous::Elsewhere> to;
+  };
+  // Of this node in round(): a later ddprun on this host can prove by it that this one has ended.
+  struct WriteRecord {};
   struct TellCaller {  // a launcher that has started this one
     rendezvous::FailureReport cause;
     bool is_own = false;  // a worker of this node, in the last round
@@ -213,7 +222,7 @@ class NodeCore {
   using Action = std::variant<Print, PrintText, PrintError, PrintLogFolder, Send, SendRoundEnded, SendToWorker,
                               SendToWorkers, OpenOutput, Spawn, Rethrow, Seat, SignalWorker, KillWorker, SignalTree,
                               KillOrphans, KillTree, ForwardSignal, SuspendProcess, ForgetTree, ReadReasons, BeginStore,
-                              CloseOutput, SetFarewell, TellCaller, Finish, Quit>;
+                              CloseOutput, SetFarewell, TryLinks, WriteRecord, TellCaller, Finish, Quit>;
   using Actions = std::vector<Action>;
 
   explicit NodeCore(NodeOptions options);
@@ -255,6 +264,7 @@ class NodeCore {
   void take(const Orphaned& event);
   void take(const StoreIsOpen& event);
   void take(const StoreFailed& event);
+  void take(const LinksTried& event);
   void take(const Delivered& event);
 
   void hear(const rendezvous::Welcome& message);
@@ -269,6 +279,7 @@ class NodeCore {
   void hear(const rendezvous::StartRound& message);
   void hear(const rendezvous::StopRound& message);
   void hear(const rendezvous::FinishJob& message);
+  void hear(const rendezvous::CheckLinks& message) { link_check_.begin(message.to, facts_.now); }
 
   void hear_worker(int local_rank, const worker_link::LinkHello& message);
   void hear_worker(int local_rank, const worker_link::LinkLeft& message);
@@ -316,6 +327,7 @@ class NodeCore {
   StopVote vote_;
   RoundProgress progress_;
   RoundReport round_report_;
+  LinkCheck link_check_;
   std::optional<TellEnded> ended_;               // the round, whose output is still to be written
   std::optional<GuardianEnded> guardian_ended_;  // likewise
   TimePoint output_limit_;                       // of either

@@ -102,6 +102,11 @@ LogEvent message_event(const TimeTold& message) {
   return {"time_told", LogFields().add("number", message.number).add("job_time", message.job_time)};
 }
 
+LogEvent message_event(const LinksWork&) { return {"links_work", {}}; }
+LogEvent message_event(const CheckLinks& message) {
+  return {"check_links", LogFields().add("links", message.to.size())};
+}
+
 LogEvent message_event(const Welcome& message) {
   return {"welcome", LogFields()
                          .add("job_time", message.job_time)

@@ -84,8 +84,8 @@ void HostCore::take_call(const Came& event) {
   const auto& hello = event.hello;
   const bool is_of_this_job = has_own_agent_ && !membership_.other_job(hello) && hello.standby_port != 0;
   const auto aside = is_of_this_job ? membership_.aside_for(hello) : Aside::no;
-  if (is_of_this_job && aside == Aside::no && membership_.has_gone_on_without(hello))
-    tell(event.node, went_on_without(hello.held->round.number, true));
+  if (is_of_this_job && aside == Aside::no)
+    if (auto answer = membership_.answer_to_call(hello)) tell(event.node, *std::move(answer));
   if (aside == Aside::no) return close(event.node);
   const bool is_round_given_up = aside == Aside::gives_up_round;
   if (is_round_given_up) follow(membership_.give_up_round());
@@ -134,8 +134,8 @@ void HostCore::take(GuardianSaid&& event, TimePoint now) {
 // If a round has begun here since the call, the nodes here are not those that were left behind.
 void HostCore::take(CallAnswered&& event, TimePoint) {
   const bool has_newer_round = membership_.has_begun() && membership_.last_round().number != event.message.round;
-  if (!event.message.is_left_behind || has_newer_round || has_stepped_down_ || is_finishing_ || membership_.is_ending())
-    return;
+  const bool is_to_obey = event.message.is_left_behind && membership_.is_answer_proven(event.message);
+  if (!is_to_obey || has_newer_round || has_stepped_down_ || is_finishing_ || membership_.is_ending()) return;
   step_down({kWentOnWithoutThisNode, std::move(event.from)});
 }
 

@@ -137,6 +137,9 @@ void Session::call_endpoint(TimePoint now) {
   auto hello = hello_;
   hello.node_key.assign(32, '0');  // it is secret, and who is at the endpoint now may be a stranger
   hello.held = held_;
+  if (hello.held)
+    for (auto& nonce : hello.held->nonces) nonce = call_proof(nonce);
+  hello.ended_nodes.clear();
   hello.is_host = true;
   hello.goes_on = has_begun_round_;
   out_.emplace_back(Call{endpoint_[calls_++ % endpoint_.size()], std::move(hello)});
@@ -533,6 +536,8 @@ void Session::hear(const FinishJob& message, TimePoint) {
   state_ = State::over;
   out_.emplace_back(HandOn{message});
 }
+
+void Session::hear(const CheckLinks& message, TimePoint) { out_.emplace_back(HandOn{message}); }
 
 // The next host goes on at once, and the others look for it.
 void Session::hear(const HostLeaves& message, TimePoint now) {

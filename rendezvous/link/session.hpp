@@ -196,6 +196,7 @@ class Session {
   void hear(const TimeTold& message, TimePoint now);
   void hear(const FinishJob& message, TimePoint now);
   void hear(const HostLeaves& message, TimePoint now);
+  void hear(const CheckLinks& message, TimePoint now);
 
   void connect(const Target& target, TimePoint now);
   void connect_to_next(TimePoint now);

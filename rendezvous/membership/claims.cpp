@@ -1,9 +1,15 @@
 #include "rendezvous/membership/claims.hpp"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 namespace ddp::rendezvous {
+namespace {
+
+constexpr std::size_t kEndsKnownMax = 256;
+
+}  // namespace
 
 void Claims::add(const std::string& node_key, const Held& claim, bool is_own) {
   withdraw(node_key);
@@ -20,7 +26,38 @@ void Claims::add(const std::string& node_key, const Held& claim, bool is_own) {
     round.gone.erase(claim.group_rank);
   }
   note_ended(round, claim);
+  for (const auto& ended : ended_) note_end(ended, key, round);
   claims_[node_key] = {key, claim.group_rank, is_own};
+}
+
+void Claims::note_end(const EndedNode& ended) {
+  if (ended_.size() >= kEndsKnownMax) return;
+  ended_.push_back(ended);
+  for (auto& [id, set] : sets_)
+    for (auto& [key, round] : set.rounds) note_end(ended, key, round);
+}
+
+void Claims::note_end(const EndedNode& ended, const RoundKey& key, ClaimedRound& round) {
+  const bool is_member = key == RoundKey{ended.round, ended.nonce} && ended.group_rank < round.claim.group_world_size;
+  if (is_member && round.ranks.count(ended.group_rank) == 0)
+    round.gone.insert_or_assign(ended.group_rank, ended.node_key);
+}
+
+bool Claims::may_survivors_come() const {
+  const auto newest = std::max_element(ended_.begin(), ended_.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.round, a.nonce) < std::tie(b.round, b.nonce);
+  });
+  if (newest == ended_.end()) return false;
+  std::set<int> ranks;
+  for (const auto& ended : ended_)
+    if (ended.round == newest->round && ended.nonce == newest->nonce) ranks.insert(ended.group_rank);
+  return ranks.size() < static_cast<std::size_t>(newest->group_world_size);
+}
+
+void Claims::forget() {
+  auto ended = std::move(ended_);
+  *this = Claims(std::move(endpoint_address_), std::move(lost_));
+  ended_ = std::move(ended);
 }
 
 void Claims::note_ended(ClaimedRound& round, const Held& claim) const {

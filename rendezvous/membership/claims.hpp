@@ -42,8 +42,12 @@ class Claims {
   void withdraw(const std::string& node_key);
   // The node has left. What it claimed is still believed where no other claim is left.
   void leave(const std::string& node_key, bool is_end_proven);
+  // A node that has not come here has ended. Those beyond kEndsKnownMax are forgotten: nothing is proven by them.
+  void note_end(const EndedNode& ended);
+  // Of the newest round of which some node has ended, not all have.
+  bool may_survivors_come() const;
 
-  void forget() { *this = Claims(std::move(endpoint_address_), std::move(lost_)); }  // all of them
+  void forget();  // all claims
 
   // Empty where there is no claim. Nobody waits for the member with the group rank `lost`.
   std::optional<Choice> choice(std::optional<int> lost) const;
@@ -75,9 +79,11 @@ class Claims {
   static const ClaimedRound& round_of(const ClaimSet& set);
 
   void note_ended(ClaimedRound& round, const Held& claim) const;
+  static void note_end(const EndedNode& ended, const RoundKey& key, ClaimedRound& round);
 
   std::string endpoint_address_;
   LostHost lost_;
+  std::vector<EndedNode> ended_;
   std::map<std::string, Claim> claims_;  // by node key
   std::map<std::size_t, ClaimSet> sets_;
   std::map<std::string, std::size_t> set_of_;  // by nonce

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace ddp::rendezvous {
 
@@ -81,7 +82,9 @@ std::chrono::milliseconds RestartPause::length() const {
 void CoolDown::blame(const std::string& host, TimePoint now) {
   std::erase_if(hosts_, [&](const auto& entry) {
     const auto& blamed = entry.second.blamed;
-    return entry.second.until <= now && (blamed.empty() || now - blamed.back() >= kBlameWindow);
+    const auto& let_in_at = entry.second.let_in_at;
+    return entry.second.until <= now && (blamed.empty() || now - blamed.back() >= kBlameWindow) &&
+           (!let_in_at || now - *let_in_at >= kBlameWindow);
   });
   auto& its = hosts_[host];
   while (!its.blamed.empty() && now - its.blamed.front() >= kBlameWindow) its.blamed.pop_front();
@@ -92,8 +95,24 @@ void CoolDown::blame(const std::string& host, TimePoint now) {
 }
 
 void CoolDown::leave_out(const std::string& host, TimePoint now) {
-  hosts_[host].until = now + kOut;
+  auto& its = hosts_[host];
+  its.until = now + kOut;
+  its.may_be_let_in = false;
   last_until_ = std::max(last_until_, now + kOut);
+}
+
+bool CoolDown::leave_out_for_link(const std::string& host, TimePoint now) {
+  leave_out(host, now);
+  auto& its = hosts_[host];
+  its.may_be_let_in = !its.let_in_at || now - *its.let_in_at >= kBlameWindow;
+  return its.may_be_let_in;
+}
+
+void CoolDown::let_in(const std::string& host, TimePoint now) {
+  const auto found = hosts_.find(host);
+  if (found == hosts_.end() || !std::exchange(found->second.may_be_let_in, false)) return;
+  found->second.until = now;
+  found->second.let_in_at = now;
 }
 
 std::optional<TimePoint> CoolDown::out_until(const std::string& host, TimePoint now) const {

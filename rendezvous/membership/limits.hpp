@@ -90,6 +90,9 @@ class CoolDown {
  public:
   void blame(const std::string& host, TimePoint now);
   void leave_out(const std::string& host, TimePoint now);  // at once
+  // For a broken link. Returns whether it may be let in before its time: not if it was within the window.
+  bool leave_out_for_link(const std::string& host, TimePoint now);
+  void let_in(const std::string& host, TimePoint now);  // that may be; else nothing happens
   bool is_out(const std::string& host, TimePoint now) const { return out_until(host, now).has_value(); }
   std::optional<TimePoint> out_until(const std::string& host, TimePoint now) const;
   bool is_anyone_out(TimePoint now) const { return now < last_until_; }
@@ -101,6 +104,8 @@ class CoolDown {
   struct HostRecord {
     std::deque<TimePoint> blamed;  // within the window, the oldest first
     TimePoint until{};
+    bool may_be_let_in = false;
+    std::optional<TimePoint> let_in_at{};
   };
   std::map<std::string, HostRecord> hosts_;
   TimePoint last_until_{};

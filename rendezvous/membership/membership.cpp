@@ -95,9 +95,20 @@ void Membership::take(Joined&& event, TimePoint now) {
   const auto& hello = nodes_.add(event.node, std::move(coming)).hello;
   quorum_.come(hello.node_key);
   round_with_logs_ = std::max<std::int64_t>(round_with_logs_, hello.highest_round);
-  if (hello.was_welcomed && rounds_begun_ == 0) gathering_.hold_first_round_until(began_ + recovery_.timeout());
-  if (hello.held) take_in_with_round(event.node, Held(*hello.held), now);
+  may_others_come_ = may_others_come_ || hello.was_welcomed;
+  hold_first_round();
+  const auto ended_nodes = hello.ended_nodes;
+  if (hello.held) take_in_with_round(event.node, Held(*hello.held), now);  // it may have to end its round first
+  for (const auto& ended : ended_nodes) note_end(ended, now);
+  hold_first_round();
   go_on(now);
+}
+
+// Others may be about to come that still have a round.
+void Membership::hold_first_round() {
+  if (rounds_begun_ > 0) return;
+  const bool may_others_come = may_others_come_ || recovery_.may_survivors_come();
+  gathering_.hold_first_round_until(may_others_come ? began_ + recovery_.timeout() : began_);
 }
 
 void Membership::go_on(TimePoint now) {
@@ -171,6 +182,27 @@ void Membership::take(const NodeEnded& event, TimePoint now) {
   if (phase_ == Phase::gathering) gather(now);
 }
 
+// A ddprun on its host says so. A membership that begins anew does not know the keys of all nodes of the round: that
+// node was a member if its nonce is the round's.
+void Membership::note_end(const EndedNode& ended, TimePoint now) {
+  if (phase_ == Phase::finished) return;
+  if (knows(ended.node_key)) return take(NodeEnded{ended.node_key}, now);
+  if (rounds_begun_ == 0) recovery_.note_end(ended);
+  if (recovery_.are_claims_open()) return decide_claims(now);
+  if (!recovery_.is_adopted() || ended.round != last_round() || !recovery_.proves_last_round({ended.nonce})) return;
+  settle_end(ended.group_rank, ended.node_key, now);
+  if (phase_ == Phase::gathering) return gather(now);
+  consider_losses(now);
+}
+
+// Of a member of an adopted round.
+void Membership::settle_end(int group_rank, const std::string& node_key, TimePoint now) {
+  quorum_.end(group_rank, node_key);
+  if (!recovery_.settle(group_rank)) return;
+  round_.has_member_left = true;
+  if (!round_.change) note_loss(lost_meanwhile_text(group_rank), now, now);
+}
+
 // The silence of the host that is lost may count from now on.
 void Membership::stop_awaiting_guardian(TimePoint now) {
   guardian_awaited_until_.reset();
@@ -193,7 +225,7 @@ Membership::Aside Membership::aside_for(const Hello& other) const {
   if (rounds_begun_ == 0) return Aside::joins;
   if (!other.held || !admission().is_possible(other)) return Aside::no;
   const auto& held = *other.held;
-  const bool is_proven = recovery_.proves_any_round(held);
+  const bool is_proven = recovery_.nonce_of_call(held).has_value();
   const bool waits = phase_ == Phase::gathering && (nodes_.count_available() < options_.nodes_min || !may_go_on());
   if (waits && is_proven && !(held.round < last_round())) return Aside::joins;
   if (!other.goes_on) return Aside::no;
@@ -205,11 +237,25 @@ Membership::Aside Membership::aside_for(const Hello& other) const {
   return began_earlier ? Aside::gives_up_round : Aside::no;
 }
 
-bool Membership::has_gone_on_without(const Hello& host) const {
+std::optional<StopRound> Membership::answer_to_call(const Hello& host) const {
   const bool has_round = phase_ != Phase::finished && phase_ != Phase::opening_store && rounds_begun_ > 0;
-  if (!has_round || !host.held || !admission().is_possible(host) || !(host.held->round < last_round())) return false;
+  if (!has_round || !host.held || !admission().is_possible(host) || !(host.held->round < last_round())) return {};
   const bool began_with_this_job = host.held->job_started != 0 && host.held->job_started == job_started_;
-  return recovery_.proves_any_round(*host.held) || (options_.has_token && began_with_this_job);
+  const auto nonce = recovery_.nonce_of_call(*host.held);
+  if (!nonce && !(options_.has_token && began_with_this_job)) return {};
+  auto answer = went_on_without(host.held->round.number, true);
+  if (nonce) answer.proof = answer_proof(*nonce);
+  return answer;
+}
+
+// Whoever has the endpoint's address now can answer. With a token it has proven to know that.
+bool Membership::is_answer_proven(const StopRound& answer) const {
+  const auto has_called = [&](const auto& entry) {  // with what it holds
+    const auto& [id, node] = entry;
+    return node.is_endpoint_host && node.hello.held && is_answer_proof(answer.proof, node.hello.held->nonces);
+  };
+  return options_.has_token || is_answer_proof(answer.proof, recovery_.nonces()) ||
+         std::any_of(nodes_.begin(), nodes_.end(), has_called);
 }
 
 // The endpoint leads to the port at which this node serves the job by now.
@@ -244,9 +290,12 @@ void Membership::gather(TimePoint now) {
     return;
   }
   if (const auto ends = stops_.leave_ends()) {
-    if (now >= *ends && nodes_.is_member_absent()) return;  // who is absent is to hear of it
     if (now < *ends) {
-      deadline_ = std::min(*ends, *deadline_);
+      deadline_ = *ends;
+      return;
+    }
+    if (nodes_.is_member_absent()) {             // who is absent is to hear of it
+      if (now >= *deadline_) deadline_.reset();  // until that has come, or has been given up
       return;
     }
     end_leave(now);
@@ -303,6 +352,7 @@ void Membership::take(const Heard& event, TimePoint now) {
   if (node.is_claimant) return node.said.add(event.message);
   if (const auto* stop = std::get_if<StopAsked>(&event.message)) return hear(event.from, *stop, now);
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) return hear(event.from, *ended, now);
+  if (const auto* work = std::get_if<LinksWork>(&event.message)) return hear(event.from, *work, now);
   if (!node.is_member()) return;
   if (const auto* opened = std::get_if<StoreOpened>(&event.message)) hear(event.from, *opened, now);
   if (const auto* started = std::get_if<RoundStarted>(&event.message)) hear(event.from, *started, now);

@@ -37,6 +37,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,6 +46,7 @@
 #include <vector>
 
 #include "rendezvous/membership/admission.hpp"
+#include "rendezvous/membership/broken_links.hpp"
 #include "rendezvous/membership/current_round.hpp"
 #include "rendezvous/membership/gathering.hpp"
 #include "rendezvous/membership/messages.hpp"
@@ -145,9 +147,11 @@ class Membership {
   // if it has gone on; and, if the job has a token, the round of a job that they have begun once more, later than it.
   enum class Aside { no, joins, gives_up_round };
   Aside aside_for(const Hello& other) const;
-  // A newer round than that of this host has begun here, and the host was in a round here: the job goes on here.
-  bool has_gone_on_without(const Hello& host) const;
-  [[nodiscard]] Actions give_up_round();  // tells the nodes
+  // A newer round than that of this host has begun here, and the host was in a round here: the job goes on here. Empty
+  // if not.
+  std::optional<StopRound> answer_to_call(const Hello& host) const;
+  bool is_answer_proven(const StopRound& answer) const;  // to the call of this process's agent
+  [[nodiscard]] Actions give_up_round();                 // tells the nodes
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
   // Of the job, as far as this node can tell.
   int nodes_max_for(const Hello& hello) const { return admission().nodes_max_for(hello); }
@@ -194,6 +198,8 @@ class Membership {
   void take(const Left& event, TimePoint now);
   void take(const Disconnected& event, TimePoint now);
   void take(const NodeEnded& event, TimePoint now);
+  void note_end(const EndedNode& ended, TimePoint now);
+  void settle_end(int group_rank, const std::string& node_key, TimePoint now);
   void hear(NodeId from, const StoreOpened& message, TimePoint now);
   void hear(NodeId from, const RoundStarted& message, TimePoint now);
   void hear(NodeId from, const FirstStep& message, TimePoint now);
@@ -201,10 +207,12 @@ class Membership {
   void hear(NodeId from, const RoundEnded& message, TimePoint now);
   void hear(NodeId from, const StopAsked& message, TimePoint now);
   void hear(NodeId from, const StopReady& message, TimePoint now);
+  void hear(NodeId from, const LinksWork& message, TimePoint now);
 
   // Nodes (membership.cpp).
   bool is_own_call(const Hello& other) const;
   Admission admission() const { return {options_, nodes_, rounds_begun_ > 0}; }
+  void hold_first_round();
   void go_on(TimePoint now);
   Node forget(NodeId id);
   void note_loss(std::string what, TimePoint happened, TimePoint now);
@@ -226,6 +234,8 @@ class Membership {
   void refuse_those_that_never_stop(TimePoint now);
   void end_round_if_all_have(TimePoint now);
   void find_broken_links(TimePoint now);
+  std::vector<Elsewhere> other_ends(const std::vector<BrokenLink>& links, int group_rank,
+                                    const std::map<int, NodeId>& members) const;
   void begin_next_round(TimePoint now);
   void enter_finished();
   void finish(FinishJob verdict, TimePoint now);
@@ -308,7 +318,8 @@ class Membership {
   Quorum quorum_;
   std::optional<TimePoint> deadline_;  // of the phase
   Gathering gathering_;
-  bool is_split_said_ = false;  // that too few nodes are here to go on
+  bool may_others_come_ = false;  // with a round: nodes were welcomed before this membership began
+  bool is_split_said_ = false;    // that too few nodes are here to go on
   Newcomers newcomers_;
   OwnAbsence own_absence_;
   CurrentRound round_;                 // or the last one

@@ -58,6 +58,7 @@ void Membership::tell_again(NodeId id, Node& node) {
     if (held && held->round.number == *older) return end_older_round(id, *older, !(last_round() < held->round));
     return nodes_.end_older_round(id);
   }
+  if (!node.links_to_check.empty()) send(id, CheckLinks{node.links_to_check});
   if (!node.is_member()) return;
   const bool has_round = held && held->round == last_round();
   if (has_round && !held->is_established && quorum_.is_established()) send(id, RoundEstablished{held->round.number});
@@ -80,7 +81,7 @@ void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) 
   if (is_left_behind) return end_older_round(id, held.round.number, !(last_round() < held.round));
   if (rounds_begun_ == 0) return claim(id, held, now);
   if (held.round < last_round()) return end_older_round(id, held.round.number, true);
-  if (held.round != last_round() || !recovery_.proves_last_round(held))
+  if (held.round != last_round() || !recovery_.proves_last_round(held.nonces))
     return take_claim_of_another_round(id, held, now);
   if (recovery_.awaits(held.group_rank) && (phase_ == Phase::running || phase_ == Phase::stopping))
     return seat(id, held, now);
@@ -112,12 +113,7 @@ void Membership::decide_claims(TimePoint now) {
   if (const auto& choice = decision->choice) {
     if (admission().follows_claims()) take_settings_of(choice->claim);
     adopt(choice->claim, now);
-    for (const auto& [rank, node_key] : choice->gone) {
-      if (!recovery_.settle(rank)) continue;
-      quorum_.end(rank, node_key);
-      round_.has_member_left = true;
-      if (!round_.change) note_loss(lost_meanwhile_text(rank), now, now);
-    }
+    for (const auto& [rank, node_key] : choice->gone) settle_end(rank, node_key, now);
   }
   close_claims(now);
 }

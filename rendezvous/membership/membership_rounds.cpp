@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "rendezvous/membership/broken_links.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/membership/membership_words.hpp"
 
@@ -47,7 +46,10 @@ void Membership::form_round(TimePoint now) {
     nodes_.end_membership(node);
   }
   int group_rank = 0;
-  for (const auto id : members) nodes_.make_member(id, group_rank++, {.has_ended = true});  // nothing runs there yet
+  for (const auto id : members) {
+    nodes_.make_member(id, group_rank++, {.has_ended = true});  // nothing runs there yet
+    nodes_.at(id).links_to_check.clear();
+  }
   auto id = options_.term;
   id.number = static_cast<std::uint32_t>(std::max(round_.number(), round_with_logs_) + 1);
   round_ = {id};
@@ -74,10 +76,15 @@ void Membership::hear(NodeId, const StoreOpened& message, TimePoint now) {
 }
 
 // Nodes that were left behind know how often the job was restarted, also where nobody adopts their round. Those that
-// only came by do not count, nor does a round that is newer than this one: anybody may say that.
+// only came by do not count, nor does a round that is newer than this one, nor, without a token, that of a node which
+// can't prove that it was in a round here: anybody may say that.
 void Membership::count_restarts_before(const std::vector<NodeId>& members, TimePoint now) {
+  const auto is_believed = [&](const Held& held) {
+    if (rounds_begun_ == 0) return true;
+    return held.round < last_round() && (options_.has_token || recovery_.proves_any_round(held));
+  };
   for (const auto id : members)
-    if (const auto& held = nodes_.at(id).hello.held; held && (rounds_begun_ == 0 || held->round < last_round()))
+    if (const auto& held = nodes_.at(id).hello.held; held && is_believed(*held))
       restarts_.restate(held->restart_count, held->spent_restarts, now);
 }
 
@@ -332,14 +339,44 @@ void Membership::find_broken_links(TimePoint now) {
   note_loss(broken_links_text(texts), round_.end_happened, now);
   auto cool_down = restarts_.cool_down();
   std::set<NodeId> out;
+  std::map<NodeId, std::vector<Elsewhere>> checks;
   for (const int group_rank : nodes_to_leave_out(links)) {
     const auto& node = nodes_.at(*out.insert(members.at(group_rank)).first);
-    cool_down.leave_out(place_of(node.hello.host_name, node.seen_address), now);
+    const bool may_be_let_in = cool_down.leave_out_for_link(place_of(node.hello.host_name, node.seen_address), now);
+    if (may_be_let_in) checks[members.at(group_rank)] = other_ends(links, group_rank, members);
   }
   const auto left = fit_nodes(cool_down, now);
   const bool is_any_in = std::any_of(left.begin(), left.end(), [&](NodeId id) { return out.count(id) != 0; });
   round_.loss->link = is_any_in ? Loss::Link::ends_round : Loss::Link::leaves_one_out;
-  if (!is_any_in) restarts_.set_cool_down(std::move(cool_down));
+  if (is_any_in) return;
+  restarts_.set_cool_down(std::move(cool_down));
+  for (auto& [id, to] : checks) {
+    if (to.empty()) continue;
+    nodes_.at(id).links_to_check = to;
+    send(id, CheckLinks{std::move(to)});
+  }
+}
+
+// The agents to which this node has a broken link, but for that of this process, whose address is not known here. Empty
+// if they can't all be checked: then the node waits for its time.
+std::vector<Elsewhere> Membership::other_ends(const std::vector<BrokenLink>& links, int group_rank,
+                                              const std::map<int, NodeId>& members) const {
+  std::vector<Elsewhere> out;
+  for (const auto& link : links) {
+    if (link.a != group_rank && link.b != group_rank) continue;
+    const auto& other = nodes_.at(members.at(link.a == group_rank ? link.b : link.a));
+    if (other.seen_address.empty() || other.hello.standby_port == 0 || out.size() == kLinksCheckedMax) return {};
+    out.push_back({other.seen_address, other.hello.standby_port});
+  }
+  return out;
+}
+
+void Membership::hear(NodeId from, const LinksWork&, TimePoint now) {
+  auto& node = nodes_.at(from);
+  if (std::exchange(node.links_to_check, {}).empty()) return;
+  restarts_.let_in(place_of(node.hello.host_name, node.seen_address), now);
+  print(links_work_text(node.hello.host_name));
+  go_on(now);
 }
 
 void Membership::begin_next_round(TimePoint now) {

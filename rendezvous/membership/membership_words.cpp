@@ -85,6 +85,9 @@ std::string left_out_text(const std::string& host) {
 }
 
 std::string left_out_for_link_text(const std::string& host) { return "host " + host + " is left out for 5 min"; }
+std::string links_work_text(const std::string& host) {
+  return "host " + host + " reaches the others again: it takes part again";
+}
 
 std::string waiting_for_enough_text(int missing, std::chrono::milliseconds limit, const std::string& names) {
   return "waiting for " + counted(missing, "more node") + ", for up to " + describe_duration(limit) +

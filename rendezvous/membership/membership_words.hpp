@@ -23,6 +23,7 @@ std::string node_left_text(const std::string& host, const std::string& why);
 std::string node_lost_text(int group_rank, const std::string& host, const std::string& why);
 std::string left_out_text(const std::string& host);  // for a while, after it ended rounds
 std::string left_out_for_link_text(const std::string& host);
+std::string links_work_text(const std::string& host);
 std::string waiting_for_enough_text(int missing, std::chrono::milliseconds limit, const std::string& names);
 std::string last_call_text(int wanted, std::chrono::milliseconds limit, const std::string& names);
 std::string newcomers_text(int count, const std::string& names);  // "1 more node has come: gpu3"

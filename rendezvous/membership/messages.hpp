@@ -65,6 +65,17 @@ constexpr std::size_t kRoundAddressesMax = 1u << 18;  // that may reach the stor
 constexpr int kRoundWithLogsMax = 1'000'000'000;
 constexpr std::int64_t kUnixSecondsMax = 253'402'300'799;  // the end of the year 9999
 
+// A node that has ended, as the kernel of its host says to a later ddprun there. The nonce is that of `round`: only
+// members know it.
+struct EndedNode {
+  std::string node_key;
+  RoundId round;  // its last one, as far as it has come to write it down
+  int group_rank = 0, group_world_size = 1;
+  std::string nonce;
+  bool operator==(const EndedNode&) const = default;
+};
+constexpr std::size_t kEndedNodesMax = 8;
+
 // The first thing that an agent says on each connection.
 struct Hello {
   VersionRange versions = kVersions;  // that this node speaks
@@ -96,8 +107,9 @@ struct Hello {
   // This node serves the job at its standby port, after its first host was lost, and asks nothing: it looks whether
   // another ddprun of the job has come to the endpoint since.
   bool is_host = false;
-  bool goes_on = false;         // as the host it has begun a round
-  bool holds_endpoint = false;  // this node has opened it, whoever serves the job now: newcomers come here
+  bool goes_on = false;                  // as the host it has begun a round
+  bool holds_endpoint = false;           // this node has opened it, whoever serves the job now: newcomers come here
+  std::vector<EndedNode> ended_nodes{};  // of this job, on this host; at most kEndedNodesMax
   bool operator==(const Hello&) const = default;
 };
 
@@ -195,8 +207,13 @@ struct TimeAsked {
   bool operator==(const TimeAsked&) const = default;
 };
 
+// The answer to CheckLinks, once all of them work.
+struct LinksWork {
+  bool operator==(const LinksWork&) const = default;
+};
+
 using ToMembership = std::variant<Hello, StoreOpened, RoundStarted, FirstStep, RoundFailed, RoundEnded, StopAsked,
-                                  StopReady, Leaving, TimeAsked>;
+                                  StopReady, Leaving, TimeAsked, LinksWork>;
 
 // --- to an agent ---
 
@@ -300,6 +317,7 @@ struct StopRound {
   // As far as is known each worker that has failed did for other ranks. Those that have said nothing get the signal a
   // moment later: they may say for whom they leave. An older node ignores it.
   bool gathers = false;
+  std::string proof{};  // in the answer to the call of a host: answer_proof() of a nonce of which that has told a part
   bool operator==(const StopRound&) const = default;
 };
 
@@ -335,7 +353,14 @@ struct TimeTold {
   bool operator==(const TimeTold&) const = default;
 };
 
+// The node is left out because it did not reach these agents' hosts. It tries until it does, or takes part in a round.
+struct CheckLinks {
+  std::vector<Elsewhere> to;  // at most kLinksCheckedMax
+  bool operator==(const CheckLinks&) const = default;
+};
+constexpr std::size_t kLinksCheckedMax = 8;
+
 using ToAgent = std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, PrepareStop, StopAt,
-                             StopRound, FinishJob, HostLeaves, TimeTold>;
+                             StopRound, FinishJob, HostLeaves, TimeTold, CheckLinks>;
 
 }  // namespace ddp::rendezvous

@@ -34,8 +34,9 @@ struct Node {
   std::optional<MemberPart> part{};  // in the current round, of a member; set by Nodes
   std::int64_t first_round = -1;     // that began with it
   NodeStop stop{};
-  bool is_claimant = false;  // of a round, while it is not decided which one is adopted
-  HeldBack said{};           // meanwhile
+  std::vector<Elsewhere> links_to_check{};  // it is left out until they work
+  bool is_claimant = false;                 // of a round, while it is not decided which one is adopted
+  HeldBack said{};                          // meanwhile
 
   bool is_member() const { return part.has_value(); }
   bool runs() const { return part && !part->has_ended; }  // processes of the current round

@@ -13,7 +13,18 @@ using namespace std::chrono_literals;
 constexpr auto kClaimsToldEach = 1min;
 constexpr auto kLastOneWaits = 1s;
 
+constexpr std::size_t kHalf = 16;  // digits
+
 }  // namespace
+
+std::string call_proof(const std::string& nonce) { return nonce.substr(0, kHalf) + std::string(kHalf, '0'); }
+std::string answer_proof(const std::string& nonce) {
+  return nonce.size() < kHalf ? "" : std::string(kHalf, '0') + nonce.substr(kHalf);
+}
+bool is_answer_proof(const std::string& proof, const std::vector<std::string>& nonces) {
+  return !proof.empty() && std::any_of(nonces.begin(), nonces.end(),
+                                       [&](const std::string& nonce) { return answer_proof(nonce) == proof; });
+}
 
 void Recovery::claim(const std::string& node_key, const Held& held, bool is_own, TimePoint now) {
   claims_.add(node_key, held, is_own);
@@ -81,17 +92,25 @@ void Recovery::add_nonce(std::string nonce) {
   if (nonces_.size() > kNoncesMax) nonces_.pop_back();
 }
 
-bool Recovery::proves_last_round(const Held& held) const {
+bool Recovery::proves_last_round(const std::vector<std::string>& of_node) const {
   const auto first_of = [](const std::vector<std::string>& nonces) {
     return nonces.empty() ? std::nullopt : std::optional(nonces.front());
   };
-  return first_of(held.nonces) == first_of(nonces_);
+  return first_of(of_node) == first_of(nonces_);
 }
 
 bool Recovery::proves_any_round(const Held& held) const {
   return std::any_of(held.nonces.begin(), held.nonces.end(), [&](const std::string& nonce) {
     return std::find(nonces_.begin(), nonces_.end(), nonce) != nonces_.end();
   });
+}
+
+// An older program calls with whole nonces.
+std::optional<std::string> Recovery::nonce_of_call(const Held& held) const {
+  for (const auto& nonce : nonces_)
+    for (const auto& told : held.nonces)
+      if (call_proof(told) == call_proof(nonce)) return nonce;
+  return {};
 }
 
 std::optional<std::string> Recovery::tell_claim(const std::string& place, std::uint32_t round, TimePoint now) {

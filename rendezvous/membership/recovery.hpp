@@ -22,6 +22,12 @@
 
 namespace ddp::rendezvous {
 
+// Who calls at the endpoint tells one half of its nonces, and who answers the other half of one of them: so each proves
+// that it knows the nonce, and neither learns it. Zeros stand for the other half.
+std::string call_proof(const std::string& nonce);
+std::string answer_proof(const std::string& nonce);
+bool is_answer_proof(const std::string& proof, const std::vector<std::string>& nonces);  // of one of them
+
 class Recovery {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -40,6 +46,8 @@ class Recovery {
   void claim(const std::string& node_key, const Held& held, bool is_own, TimePoint now);
   void withdraw(const std::string& node_key) { claims_.withdraw(node_key); }
   void leave(const std::string& node_key, bool is_end_proven) { claims_.leave(node_key, is_end_proven); }
+  void note_end(const EndedNode& ended) { claims_.note_end(ended); }
+  bool may_survivors_come() const { return claims_.may_survivors_come(); }
   // At once where the greater part of a round's members claim it, or all that can, and two of them bear each other out.
   // A single node may be a liar: it is believed where nobody else has come meanwhile. Empty while it is not decided.
   std::optional<Decision> decision(TimePoint now) const;
@@ -73,8 +81,12 @@ class Recovery {
 
   void add_nonce(std::string nonce);
   const std::string& nonce() const { return nonces_.front(); }  // of the last round; requires that there is one
-  bool proves_last_round(const Held& held) const;               // also where an older membership gave it no nonce
+  // The first one is that of the last round; both are none where an older membership gave it none.
+  bool proves_last_round(const std::vector<std::string>& of_node) const;
   bool proves_any_round(const Held& held) const;
+  // The same of a call, which has call_proof() in place of each nonce. Returns the nonce here.
+  std::optional<std::string> nonce_of_call(const Held& held) const;
+  const std::vector<std::string>& nonces() const { return nonces_; }
 
   // What the user is told of a claim that does not count: once a minute at most, because whoever lies may do so often.
   // place: of the node, "host a (10.0.0.1)". Empty if this claim is not told.

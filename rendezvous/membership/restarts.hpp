@@ -48,6 +48,7 @@ class Restarts {
   // Another round follows that one.
   void go_on(const RoundEnd& end, TimePoint now);
   void set_cool_down(CoolDown cool_down) { cool_down_ = std::move(cool_down); }
+  void let_in(const std::string& host, TimePoint now) { cool_down_.let_in(host, now); }
   std::optional<std::string> reason() const { return reasons_.text(); }  // of the next round; empty for the first
   const RestartPause& pause() const { return pause_; }                   // before the next round
   const CoolDown& cool_down() const { return cool_down_; }

@@ -173,6 +173,16 @@ void read(const JsonValue& object, const char* name, std::optional<Held>& out) {
   if (const auto* value = object.find(name)) read(*value, out.emplace());
 }
 
+void read(const JsonValue& object, Elsewhere& out);
+void read(const JsonValue& object, const char* name, std::vector<Elsewhere>& out) {
+  for (const auto& entry : list_in(field(object, name), name, kLinksCheckedMax)) read(entry, out.emplace_back());
+}
+
+void read(const JsonValue& object, EndedNode& out);
+void read(const JsonValue& object, const char* name, std::vector<EndedNode>& out) {
+  for (const auto& entry : list_in(field(object, name), name, kEndedNodesMax)) read(entry, out.emplace_back());
+}
+
 void read(const JsonValue& object, RoundTimes& out);
 void read(const JsonValue& object, const char* name, std::vector<RoundTimes>& out) {
   for (const auto& entry : list_in(field(object, name), name, kRoundsReportedMax)) read(entry, out.emplace_back());
@@ -225,6 +235,8 @@ void append(std::string& out, const FailureReport& failure);
 void append(std::string& out, const Successor& successor);
 void append(std::string& out, const SpentRestarts& restarts);
 void append(std::string& out, const Held& held);
+void append(std::string& out, const EndedNode& node);
+void append(std::string& out, const Elsewhere& there);
 void append(std::string& out, const RoundTimes& round);
 void append(std::string& out, const RunReport& report);
 
@@ -281,6 +293,15 @@ void fields(Held& m, Visit visit) {
 }
 
 template <class Visit>
+void fields(EndedNode& m, Visit visit) {
+  visit("node_key", m.node_key);
+  visit("round", m.round);
+  visit("group_rank", m.group_rank);
+  visit("group_world_size", m.group_world_size);
+  visit("nonce", m.nonce);
+}
+
+template <class Visit>
 void fields(Hello& m, Visit visit) {
   visit("version", m.versions.low);  // this name, as older endpoints look for it
   visit("version_max", m.versions.high, m.versions.low);
@@ -311,6 +332,7 @@ void fields(Hello& m, Visit visit) {
   visit("is_host", m.is_host, false);
   visit("goes_on", m.goes_on, false);
   visit("holds_endpoint", m.holds_endpoint, false);
+  visit("ended_nodes", m.ended_nodes, std::vector<EndedNode>());
 }
 
 template <class Visit>
@@ -480,6 +502,15 @@ void fields(StopRound& m, Visit visit) {
   visit("hung_ranks", m.hung_ranks);
   visit("is_left_behind", m.is_left_behind);
   visit("gathers", m.gathers, false);
+  visit("proof", m.proof, std::string());
+}
+
+template <class Visit>
+void fields(LinksWork&, Visit) {}
+
+template <class Visit>
+void fields(CheckLinks& m, Visit visit) {
+  visit("to", m.to);
 }
 
 template <class Visit>
@@ -646,6 +677,13 @@ void check(const Held& m) {
   if (!m.endpoint_address.empty()) check_address("endpoint_address", m.endpoint_address);
 }
 
+void check(const EndedNode& m) {
+  check_secret("node_key", m.node_key);
+  check_range("group_world_size", m.group_world_size, 1, kNodesMax);
+  check_range("group_rank", m.group_rank, 0, m.group_world_size - 1);
+  check_secret("nonce", m.nonce);
+}
+
 void check(const StoreOpened& m) { check_port(m.port); }
 void check(const RoundStarted&) {}
 void check(const FirstStep&) {}
@@ -664,6 +702,8 @@ void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1
 void check(const StopReady&) {}
 void check(const Leaving& m) { check_failed("exit_code", m.exit_code); }
 void check(const TimeAsked&) {}
+void check(const LinksWork&) {}
+void check(const CheckLinks&) {}
 void check(const HostLeaves& m) {
   if (m.gone.size() > kLeaversMax) refuse("gone", "is too long");
   for (const int rank : m.gone) check_range("gone", rank, 0, kNodesMax - 1);
@@ -746,6 +786,7 @@ void check(const StopAt& m) {
 }
 
 void check(const StopRound& m) {
+  if (!m.proof.empty()) check_secret("proof", m.proof);
   check_range("signal_number", m.signal_number, 1, kSignalMax);
   check_ranks(m.hung_ranks);
 }
@@ -809,11 +850,15 @@ void append_part(std::string& out, const Part& part) {
 void read(const JsonValue& object, Successor& out) { read_part(object, out); }
 void read(const JsonValue& object, SpentRestarts& out) { read_part(object, out); }
 void read(const JsonValue& object, Held& out) { read_part(object, out); }
+void read(const JsonValue& object, EndedNode& out) { read_part(object, out); }
+void read(const JsonValue& object, Elsewhere& out) { read_part(object, out); }
 void read(const JsonValue& object, RoundTimes& out) { read_part(object, out); }
 void read(const JsonValue& object, RunReport& out) { read_part(object, out); }
 void append(std::string& out, const Successor& successor) { append_part(out, successor); }
 void append(std::string& out, const SpentRestarts& restarts) { append_part(out, restarts); }
 void append(std::string& out, const Held& held) { append_part(out, held); }
+void append(std::string& out, const EndedNode& node) { append_part(out, node); }
+void append(std::string& out, const Elsewhere& there) { append_part(out, there); }
 void append(std::string& out, const RoundTimes& round) { append_part(out, round); }
 void append(std::string& out, const RunReport& report) { append_part(out, report); }
 
@@ -855,6 +900,10 @@ template <>
 constexpr const char* kNameOf<Leaving> = "leaving";
 template <>
 constexpr const char* kNameOf<TimeAsked> = "time_asked";
+template <>
+constexpr const char* kNameOf<LinksWork> = "links_work";
+template <>
+constexpr const char* kNameOf<CheckLinks> = "check_links";
 template <>
 constexpr const char* kNameOf<Welcome> = "welcome";
 template <>

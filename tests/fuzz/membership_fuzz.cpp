@@ -564,6 +564,7 @@ class Draw {
     out.is_served_by_agent = (bits & 8) != 0;
     out.wants_report = (bits & 16) != 0;
     if (bits & 64) out.held = held();
+    if (bits & 32) out.ended_nodes.push_back({secret('e', byte() % 6), round_id(), number(), number(), nonce()});
     return out;
   }
 

@@ -10,6 +10,7 @@
 
 #include "tests/integration/job.hpp"
 #include "tests/multihost/multihost.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::test {
 namespace {
@@ -450,6 +451,39 @@ TEST_F(DdprunHosts, WithADaemonOfItsOwnAJobOutlivesAnyOfItsHosts) {
   EXPECT_EQ(cut_off.wait(), 77) << cut_off.err();
   other.kill(SIGINT);
   EXPECT_EQ(other.wait(), 130) << other.err();
+}
+
+// Nobody says that they have ended but the ddpruns that come in their place: the kernel has told these.
+TEST_F(DdprunHosts, OneOfThreeGoesOnOnceTheOthersWereKilledWithAllTheirProcessesAndReplaced) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  for (const int survivor : {0, 2}) {  // the host of the endpoint, and another
+    SCOPED_TRACE(survivor);
+    const ScratchDirectory disks;
+    const auto node = [&](int host) {
+      const auto disk = disks.path() / std::to_string(host);
+      std::filesystem::create_directory(disk);
+      auto options = elastic(3, Hosts::name(0) + ":29500");
+      options[4] = "--rdzv-conf=heartbeat_timeout=1,join_timeout=600,last_call_timeout=1";
+      return hosts->run(host, ddprun(options, {built("store_barrier"), "stay"}), {"TMPDIR=" + disk.string()});
+    };
+    std::vector<HostProcess> nodes, replacements;
+    for (int host = 0; host < 3; ++host) nodes.push_back(node(host));
+    for (auto& each : nodes) ASSERT_TRUE(each.prints("of 6 met all", 2)) << each.err();
+    for (int host = 0; host < 3; ++host) {
+      if (host == survivor) continue;
+      hosts->run(host, {"kill", "-9", "-1"}).wait();
+      EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 1000 + SIGKILL);
+    }
+    for (int host = 0; host < 3; ++host)
+      if (host != survivor) replacements.push_back(node(host));
+    auto& alone = nodes[static_cast<std::size_t>(survivor)];
+    ASSERT_TRUE(alone.prints("of 6 met all", 4)) << alone.err() << replacements[0].err();
+    EXPECT_THAT(alone.err(), Not(HasSubstr("restart ")));
+    alone.kill(SIGINT);
+    EXPECT_EQ(alone.wait(), 130) << alone.err();
+    for (auto& each : replacements) EXPECT_EQ(each.wait(), 130) << each.err();
+  }
 }
 
 TEST_F(DdprunHosts, AHostThatCrashesIsReplaced) {

@@ -51,6 +51,7 @@ void Faults::befall(Fault fault) {
       case Fault::failed_calls: return fail_calls();
       case Fault::replaced_endpoint: return replace_endpoint();
       case Fault::full_daemon: return fill_daemon();
+      case Fault::crashed_hosts: return crash_hosts();
     }
     return false;
   };
@@ -204,6 +205,30 @@ bool Faults::replace_endpoint() {
     if (!is_over_ && world_.node_on(0) == nullptr && !world_.network->is_lost(0)) world_.start_node(0);
   });
   return true;
+}
+
+bool Faults::crash_hosts() {
+  auto alive = world_.nodes_alive();
+  if (alive.size() < 2) return false;
+  auto* one = dice().one_of(alive);
+  std::erase(alive, one);
+  crash(*one);
+  auto* other = dice().one_of(alive);
+  world_.clock.after(dice().between(0ms, limit()), nullptr, [this, other] {
+    if (other->is_alive()) crash(*other);
+  });
+  return true;
+}
+
+// Another ddprun comes there.
+void Faults::crash(Node& node) {
+  const int host = node.host();
+  world_.trace("fault: all processes of host ", host, " are killed");
+  if (host == 0 && !job().is_daemon_apart) world_.checks.endpoint_is_replaced();
+  node.crash(dice().chance(50));
+  world_.clock.after(dice().between(0ms, 2 * limit()), nullptr, [this, host] {
+    if (!is_over_ && world_.node_on(host) == nullptr && !world_.network->is_lost(host)) world_.start_node(host);
+  });
 }
 
 bool Faults::stop() {

@@ -42,6 +42,8 @@ class Faults {
   bool replace_host();
   bool replace_endpoint();
   void end_of(Node& old);
+  bool crash_hosts();
+  void crash(Node& node);
   bool stop();
   bool slow_files();
   bool fail_calls();

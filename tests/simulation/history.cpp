@@ -23,6 +23,7 @@ class History {
     draw_job(options.as_json);
     job().is_signal_told = !options.faults.empty();
     job().leaves_when_stopped = seed % 2 == 1;
+    job().are_ends_proven = options.faults.count(Fault::crashed_hosts) != 0;
     if (options.faults.count(Fault::replaced_endpoint) != 0) {
       job().is_endpoint_numeric = world_.fault_dice.chance(50);
       job().has_token = world_.fault_dice.chance(50);

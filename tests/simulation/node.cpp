@@ -17,6 +17,7 @@ using launcher::WorkerGroupEvent;
 namespace {
 
 constexpr Duration kAtOnce = 100us;
+constexpr Duration kLinkTrialTakes = 10ms;
 constexpr Duration kFarewellLimit = 1s, kCallLimit = 1s;
 constexpr Duration kKilledAtOnce = 100ms;  // GuardianLink waits as long for what the guardian has left
 constexpr Duration kFileTimeMax = 3s;
@@ -29,6 +30,16 @@ std::string key_of(int number) {
 
 std::uint64_t unix_seconds(const World& world) {
   return 1'700'000'000 + static_cast<std::uint64_t>(world.clock.since_start() / std::chrono::seconds(1));
+}
+
+// The newest first.
+std::vector<EndedNode> ended_nodes_on(const World& world, int host) {
+  std::vector<EndedNode> out;
+  if (!world.job.are_ends_proven) return out;
+  for (auto node = world.nodes().rbegin(); node != world.nodes().rend(); ++node)
+    if (const auto& left = (*node)->left_record(); left && (*node)->host() == host && out.size() < kEndedNodesMax)
+      out.push_back(*left);
+  return out;
 }
 
 Hello hello_of(const World& world, int number, int host, int workers) {
@@ -48,13 +59,15 @@ Hello hello_of(const World& world, int number, int host, int workers) {
   hello.last_call_timeout = job.last_call_timeout;
   hello.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
   hello.grace = job.grace;
+  hello.ended_nodes = ended_nodes_on(world, host);
   return hello;
 }
 
-Hello hello_in_place_of(const World& world, Hello hello, int number, int workers) {
+Hello hello_in_place_of(const World& world, Hello hello, int number, int host, int workers) {
   hello.started = unix_seconds(world);
   hello.node_key = key_of(number);
   hello.workers = workers;
+  hello.ended_nodes = ended_nodes_on(world, host);
   return hello;
 }
 
@@ -88,7 +101,7 @@ Node::Node(World& world, int number, int host, int workers, bool serves, const N
       process_{"n" + std::to_string(number) + "@h" + std::to_string(host), host},
       guardian_{process_.name + "'s guardian", host},
       tree_{process_.name + "'s workers", host},
-      hello_(in_place_of != nullptr ? hello_in_place_of(world, in_place_of->hello_, number, workers)
+      hello_(in_place_of != nullptr ? hello_in_place_of(world, in_place_of->hello_, number, host, workers)
                                     : hello_of(world, number, host, workers)),
       clock_ahead_(number * 37 % 11 * 1h),
       serves_first_(serves),
@@ -142,7 +155,15 @@ void Node::kill_both() {
   world_.trace(name(), " and its guardian are killed");
   guardian_.is_alive = false;
   workers_.abandon();
+  left_record_ = record_;
   end_process();
+}
+
+void Node::crash(bool is_told) {
+  if (is_told) return kill_both();
+  left_record_ = record_;
+  world_.lose_host(host());
+  world_.network->bring_back(host());
 }
 
 void Node::lose() {
@@ -196,11 +217,13 @@ void Node::guardian_takes_over() {
   if (!guardian_.is_alive) return;
   world_.clock.after(kAtOnce, &guardian_, [this] {
     workers_.end_all([this] {
+      if (!has_finished() && !farewell_to_.empty()) left_record_ = record_;
       for (const auto& there : farewell_to_)
         world_.network->connect(guardian_, world_.host_of(there.address), there.port, kFarewellLimit,
                                 [this](Network::Attempt, Channel* channel) {
                                   if (channel == nullptr) return;
                                   world_.trace(guardian_.name, " says farewell");
+                                  left_record_.reset();
                                   channel->send(GuardiansWord{key()});
                                   channel->close();
                                 });
@@ -614,6 +637,22 @@ void Node::perform(const NodeCore::SendToWorkers& action) {
 void Node::perform(const NodeCore::ReadReasons& action) {
   const NodeCore::ReasonsRead answer{action.number};
   are_files_slow(reading_) ? answer_late(reading_, answer) : decide(answer);
+}
+
+void Node::perform(const NodeCore::TryLinks& action) {
+  world_.clock.after(kLinkTrialTakes, &process_, [this, to = action.to] {
+    if (has_finished()) return;
+    decide(NodeCore::LinksTried{std::all_of(to.begin(), to.end(), [this](const Elsewhere& there) {
+      const int other = world_.host_of(there.address);
+      return world_.network->is_open(host(), other) && world_.network->is_open(other, host()) &&
+             world_.node_on(other) != nullptr;
+    })});
+  });
+}
+
+void Node::perform(const NodeCore::WriteRecord&) {
+  const auto& round = core_.round();
+  record_ = {key(), round.round, round.group_rank, round.group_world_size, round.nonce};
 }
 
 void Node::perform(const NodeCore::BeginStore& action) {

@@ -29,6 +29,8 @@ class Node {
   void kill_guardian();  // alone: the agent ends the rest
   void kill_both();
   void lose();  // with its host
+  // All processes of its host are killed. Others notice at once only if they are told that its connections have ended.
+  void crash(bool is_told);
   void stop(int signal_number);
   void warn(int signal_number);
   void slow_files_until(TimePoint time) { files_are_slow_until_ = time; }
@@ -56,6 +58,8 @@ class Node {
   bool serves() const { return server_ != nullptr; }
   const rendezvous::Session& session() const { return session_; }
   std::chrono::milliseconds job_time() const;
+  // What a later ddprun on this host finds, if this one is dead.
+  const std::optional<rendezvous::EndedNode>& left_record() const { return left_record_; }
   std::optional<TimePoint> unheard_at;  // when the daemon could not reach it, the last time that it mattered
 
  private:
@@ -131,6 +135,8 @@ class Node {
   void perform(const launcher::NodeCore::BeginStore& action);
   void perform(const launcher::NodeCore::CloseOutput&) { close_output(); }
   void perform(const launcher::NodeCore::SetFarewell& action);
+  void perform(const launcher::NodeCore::TryLinks& action);
+  void perform(const launcher::NodeCore::WriteRecord&);
   void perform(const launcher::NodeCore::TellCaller&) {}
   void perform(const launcher::NodeCore::Finish& action);
   void perform(const launcher::NodeCore::Quit&) { end_process(); }
@@ -172,6 +178,7 @@ class Node {
   bool has_session_begun_ = false;
   rendezvous::Session::Target target_;
   std::vector<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
+  std::optional<rendezvous::EndedNode> record_, left_record_;
   bool is_told_to_stop_ = false, has_told_of_survivors_ = false;
   std::optional<int> exit_code_;
   std::optional<rendezvous::FinishJob> verdict_;

@@ -7,9 +7,10 @@ namespace ddp::simulation {
 
 namespace {
 
-constexpr const char* kNames[kFaults] = {"reset",        "refusal",           "close",         "one-way", "cut",
-                                         "stall",        "late-death",        "replaced-host", "stop",    "slow-files",
-                                         "failed-calls", "replaced-endpoint", "full-daemon"};
+constexpr const char* kNames[kFaults] = {"reset",       "refusal",      "close",        "one-way",
+                                         "cut",         "stall",        "late-death",   "replaced-host",
+                                         "stop",        "slow-files",   "failed-calls", "replaced-endpoint",
+                                         "full-daemon", "crashed-hosts"};
 constexpr const char* kCallNames[kCalls] = {"spawn", "seats", "store", "output"};
 
 }  // namespace

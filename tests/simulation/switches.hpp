@@ -22,8 +22,9 @@ enum class Fault {
   failed_calls,       // for a while one of Call fails on a host
   replaced_endpoint,  // a new ddprun comes at the endpoint in place of the one that was there
   full_daemon,        // for a while other jobs have all places that the daemon has, or as many as they get
+  crashed_hosts,      // all processes of two hosts are killed, and new ddpruns come there that prove it
 };
-constexpr std::size_t kFaults = 13;
+constexpr std::size_t kFaults = 14;
 
 constexpr std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
 std::string name_of(Fault fault);

@@ -60,6 +60,7 @@ struct Job {
   int nodes_min = 2, nodes_max = 2;
   int restarts_max = 0;
   bool leaves_when_stopped = false;  // a node, where the job can go on without it
+  bool are_ends_proven = false;      // by a later ddprun on the same host, if ddprun and guardian were killed there
   std::chrono::milliseconds join_timeout{20'000}, last_call_timeout{2'000}, grace{2'000}, orphan_limit{20'000};
   NetworkOptions network;
   WorkerHabits workers;

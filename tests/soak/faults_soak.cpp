@@ -272,9 +272,10 @@ class Job {
   // --- processes ---
 
   // Without a token two rounds that find each other both go on: neither can know which is the job.
-  std::vector<std::string> environment() const {
-    return {"TMPDIR=" + (folder_ / "tmp").string(), "DDP_FLIGHT_RECORDER=/dev/null",
-            "DDPRUN_TOKEN=faults_soak-0123456789abcdef"};
+  std::vector<std::string> environment(int host) const {
+    const auto disk = folder_ / "tmp" / name(host);  // of its own, as a host has
+    fs::create_directory(disk);
+    return {"TMPDIR=" + disk.string(), "DDP_FLIGHT_RECORDER=/dev/null", "DDPRUN_TOKEN=faults_soak-0123456789abcdef"};
   }
 
   // Each ddprun has a host name of its own, as on a new machine: membership leaves a host out that has failed often.
@@ -306,7 +307,7 @@ class Job {
          (folder_ / "commits").string(),
          "30",
          std::to_string(kCollective / 1ms)},
-        environment()));
+        environment(host)));
     its.may_end = false;
     its.delay = 500ms;
     its.started = now();
@@ -319,7 +320,7 @@ class Job {
                                {"sh", "-c", "exec \"$@\" >>" + (folder_ / "daemon").string() + " 2>&1", "sh",
                                 std::string(DDP_TEST_BIN_DIR) + "/ddp-rendezvous", "--port=29500",
                                 "--heartbeat-timeout=" + std::to_string(kHeartbeat / 1s)},
-                               environment()));
+                               environment(daemon_host_)));
   }
 
   static bool has_ended(const HostProcess& process) {

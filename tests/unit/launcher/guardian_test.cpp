@@ -13,13 +13,18 @@
 #include <csignal>
 #include <cstdlib>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/pidfd.hpp"
+#include "launcher/guardian/node_record.hpp"
 #include "launcher/guardian/protocol.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::launcher::guardian {
 namespace {
@@ -80,6 +85,30 @@ TEST(Guardian, AnErrorInItEndsItAndItsWorkersAndReachesNoCopyOfItsCaller) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_FAILURE) << status;
   EXPECT_EQ(::kill(worker->pid, 0), -1);
   EXPECT_EQ(errno, ESRCH);
+}
+
+// A later ddprun on this host may be heard.
+TEST(Guardian, KeepsTheRecordOfTheNodeIfNobodyHearsItsFarewell) {
+  namespace fs = std::filesystem;
+  for (const bool is_wanted : {true, false}) {
+    SCOPED_TRACE(is_wanted);
+    const test::ScratchDirectory parent;
+    const auto folder = parent.path() / "of_ddprun";
+    fs::create_directory(folder);
+    std::ofstream(folder / "error.json") << "{}";
+    const NodeRecord record{"job", {std::string(32, 'a'), {1, 2, 3}, 0, 1, std::string(32, 'b')}};
+    write_record(folder, record);
+    GuardianOptions options{{"/bin/true", {"true"}}, {}, {}, {1024, 1024}, {}, folder};
+    sigemptyset(&options.worker_signal_mask);
+    auto guardian = start_guardian(options);
+    const std::vector<std::string> nobody_listens{"key", "127.0.0.1", "1"};
+    if (is_wanted)
+      send_request(guardian.socket.get(), packet_of({RequestKind::set_farewell, 0, 0, nobody_listens}), {});
+    end(std::move(guardian));
+    EXPECT_EQ(read_record(folder).has_value(), is_wanted);
+    EXPECT_FALSE(fs::exists(folder / "error.json"));
+    EXPECT_EQ(fs::exists(folder), is_wanted);
+  }
 }
 
 TEST(Guardian, StartsNoWorkerWithAVariableOfAnotherList) {

@@ -117,6 +117,50 @@ TEST_F(NodeCoreOfTwo, LogIsWrittenToAFileOnlyIfTheJobEndsBadly) {
   }
 }
 
+TEST_F(NodeCoreOfTwo, WritesTheRecordOfEachRoundThatHasANonce) {
+  auto first = start(0);
+  EXPECT_EQ(all<NodeCore::WriteRecord>(hear(first)).size(), 0U) << "an older endpoint gives none";
+  first.round.number = 1;
+  first.nonce = std::string(32, 'a');
+  EXPECT_EQ(all<NodeCore::WriteRecord>(hear(first)).size(), 1U);
+}
+
+// It is left out for a broken link.
+class NodeCoreWithLinksToCheck : public NodeCoreOfTwo {
+ protected:
+  void SetUp() override {
+    hear(rendezvous::Welcome{});
+    hear(rendezvous::CheckLinks{{{"10.0.0.2", 29501}}});
+  }
+  // Whether the links are tried, after this time and not before.
+  bool are_tried_after(std::chrono::milliseconds time) {
+    facts_.now += time - 1ms;
+    const bool is_too_early = !core_.tick(facts_).empty();
+    facts_.now += 1ms;
+    if (core_.next_deadline() != facts_.now) return false;
+    return all<NodeCore::TryLinks>(core_.tick(facts_)).size() == 1 && !is_too_early;
+  }
+};
+
+TEST_F(NodeCoreWithLinksToCheck, TriesThemWithGrowingPausesAndTellsOnceThatTheyWork) {
+  for (const auto pause : {1s, 2s, 4s, 8s, 10s, 10s}) {
+    ASSERT_TRUE(are_tried_after(pause)) << pause.count();
+    EXPECT_FALSE(core_.next_deadline()) << "until the answer comes";
+    EXPECT_TRUE(step(NodeCore::LinksTried{false}).empty());
+  }
+  ASSERT_TRUE(are_tried_after(10s));
+  EXPECT_EQ(sent<rendezvous::LinksWork>(step(NodeCore::LinksTried{true})).size(), 1U);
+  EXPECT_FALSE(core_.next_deadline());
+  EXPECT_TRUE(step(NodeCore::LinksTried{true}).empty());
+}
+
+TEST_F(NodeCoreWithLinksToCheck, TriesNoneAnyMoreInARound) {
+  ASSERT_TRUE(are_tried_after(1s));
+  run();
+  EXPECT_TRUE(step(NodeCore::LinksTried{true}).empty());
+  EXPECT_FALSE(core_.next_deadline());
+}
+
 // Round 0 has ended well, and the output of its workers is not written yet.
 class NodeCoreClosingOutput : public NodeCoreOfTwo {
  protected:

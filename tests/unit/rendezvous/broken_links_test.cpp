@@ -104,6 +104,44 @@ TEST_F(JobWithABrokenLink, GoesOnWithoutOneOfTheTwoAtNoCost) {
   EXPECT_EQ(started.at(3).group_world_size, 3);
 }
 
+TEST_F(JobWithABrokenLink, TakesTheNodeInAgainOnceItsLinksWork) {
+  hello.standby_port = 29501;
+  begin_three(2);
+  says(3, LinksWork{});
+  link_breaks();
+  const CheckLinks wanted{{{"10.0.0.2", 29501}}};
+  EXPECT_THAT(checked[3], ElementsAre(wanted));
+  EXPECT_EQ(checked.size(), 1u);
+  comes_again(3, 13, {});
+  EXPECT_THAT(checked[13], ElementsAre(wanted)) << "its agent may not have heard of it";
+  pass(60s);
+  EXPECT_EQ(stopped.at(1).back().round, 0u);
+  says(13, LinksWork{});
+  pass(20s);
+  EXPECT_EQ(stopped.at(1).back().round, 1u);
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  ASSERT_EQ(started.count(13), 1u);
+  EXPECT_EQ(started.at(13).round.number, 2u);
+  comes_again(13, 23, {});
+  EXPECT_EQ(checked.count(23), 0u) << "it takes part";
+}
+
+TEST_F(JobWithABrokenLink, ThatBreaksAgainSoonLeavesTheNodeOutForItsTime) {
+  hello.standby_port = 29501;
+  begin_three(2);
+  link_breaks();
+  says(3, LinksWork{});
+  pass(20s);
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  ASSERT_EQ(started.at(3).round.number, 2u);
+  link_breaks();
+  EXPECT_EQ(checked[3].size(), 1u);
+  says(3, LinksWork{});
+  pass(60s);
+  EXPECT_EQ(started.at(1).round.number, 3u);
+  EXPECT_EQ(started.at(3).round.number, 2u);
+}
+
 TEST_F(JobWithABrokenLink, RoundsThatLeaveANodeOutAreNoCrashLoop) {
   begin_three(1, 5);
   for (int i = 0; i < 2 * CrashLoop::kFailures; ++i) {

@@ -531,14 +531,17 @@ TEST_P(ControlClient, ThatServesNextJoinsTheEndpointIfItsCallIsAnsweredThatTheJo
   start.group_rank = start.rank_first = 1;
   start.host_group_rank = 0;
   start.successors = {{1, "127.0.0.1", 4001}};
+  start.nonce = "0123456789abcdef0123456789abcdef";
   tell(start);
   ASSERT_TRUE(run_until([&] { return rounds == 1; }));
   tell(HostLeaves{});
   ASSERT_TRUE(run_until([&] { return heard.size() == 2; }));
   const auto* call = std::get_if<Hello>(&heard.back());
   ASSERT_TRUE(call != nullptr && call->is_host && call->held);
+  EXPECT_EQ(call->held->nonces, std::vector{call_proof(start.nonce)}) << "a stranger may have answered";
   StopRound answer;
   answer.round = 3;
+  answer.proof = answer_proof(start.nonce);
   answer.is_left_behind = true;
   tell(answer);
   ASSERT_TRUE(run_until([&] { return heard.size() == 3; }));

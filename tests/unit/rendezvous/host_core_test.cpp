@@ -232,7 +232,10 @@ TEST_F(HostOfTwo, TellsACallerWithAnOlderRoundThatTheJobGoesOnHere) {
   const auto answer = std::get<StopRound>(all<HostCore::Tell>(actions).front().message);
   EXPECT_EQ(answer.round, 0U);
   EXPECT_TRUE(answer.is_left_behind && answer.reseat);
+  EXPECT_EQ(answer.proof, std::string(16, '0') + std::string(16, 'a'));
   EXPECT_EQ(all<HostCore::Close>(actions).size(), 1U);
+  caller.held->nonces = {std::string(16, 'a') + std::string(16, '0')};
+  EXPECT_EQ(told<StopRound>(calls()), 1) << "half of the nonce";
 
   caller.held->nonces = {std::string(32, 'b')};
   EXPECT_EQ(told<StopRound>(calls()), 0) << "it was in no round here";
@@ -240,11 +243,13 @@ TEST_F(HostOfTwo, TellsACallerWithAnOlderRoundThatTheJobGoesOnHere) {
 
 TEST_F(HostOfTwo, StepsDownIfItsCallIsAnsweredThatTheJobGoesOnThere) {
   const Elsewhere there{"10.0.0.9", 29400};
+  const std::string nonce = "0123456789abcdef" + std::string(16, 'f');
   StopRound answer{3, SIGTERM, false, true, {}, {}, true};
+  answer.proof = answer_proof(nonce);
   for (const bool has_newer_round : {false, true}) {
     HostCore core(options(), true, now_);
     auto own = hello(0);
-    if (!has_newer_round) own.held = Held{{1690000000, 1, 3}, 0, 2, 0, true, false, {"nonce"}};
+    if (!has_newer_round) own.held = Held{{1690000000, 1, 3}, 0, 2, 0, true, false, {nonce}};
     static_cast<void>(core.step(HostCore::OwnAgentSaid{own}, now_));
     if (has_newer_round) {
       static_cast<void>(core.step(HostCore::Came{core.new_node(), hello(1), "10.0.0.2"}, now_));
@@ -258,6 +263,19 @@ TEST_F(HostOfTwo, StepsDownIfItsCallIsAnsweredThatTheJobGoesOnThere) {
     if (has_newer_round) continue;
     EXPECT_EQ(down.front().other_host, there);
     EXPECT_FALSE(down.front().is_round_given_up) << "what its workers have kept is worth taking along";
+  }
+}
+
+// It has heard the call, and so one half of the nonces.
+TEST_F(HostOfTwo, DoesNotStepDownForAStrangerThatAnswersItsCall) {
+  const std::string nonce = "0123456789abcdef" + std::string(16, 'f');
+  auto own = hello(0);
+  own.held = Held{{1690000000, 1, 3}, 0, 2, 0, true, false, {nonce}};
+  static_cast<void>(step(HostCore::OwnAgentSaid{own}));
+  StopRound answer{3, SIGTERM, false, true, {}, {}, true};
+  for (const auto& proof : {std::string(), call_proof(nonce), std::string(32, '0')}) {
+    answer.proof = proof;
+    EXPECT_TRUE(all<HostCore::StepDown>(step(HostCore::CallAnswered{answer, {"10.0.0.9", 29400}})).empty()) << proof;
   }
 }
 

@@ -116,6 +116,7 @@ class Job : public ::testing::Test {
         if (!takes_stops) answers.emplace_back(send->to, StopReady{prepare->round, {}});
       }
       if (const auto* at = std::get_if<StopAt>(&send->message)) stops_at[id].push_back(*at);
+      if (const auto* check = std::get_if<CheckLinks>(&send->message)) checked[id].push_back(*check);
       if (const auto* refusal = std::get_if<Refused>(&send->message)) refused[id] = *refusal;
       if (const auto* finish = std::get_if<FinishJob>(&send->message)) finished[id] = *finish;
       if (const auto* open = std::get_if<OpenStore>(&send->message)) {
@@ -158,6 +159,7 @@ class Job : public ::testing::Test {
   std::map<std::uint64_t, std::vector<PrepareStop>> prepared;
   std::map<std::uint64_t, std::vector<StopAt>> stops_at;
   std::map<std::uint64_t, std::uint32_t> established;
+  std::map<std::uint64_t, std::vector<CheckLinks>> checked;
   std::map<std::uint64_t, Refused> refused;
   std::map<std::uint64_t, FinishJob> finished;
   std::vector<std::pair<std::uint64_t, OpenStore>> opened;

@@ -314,6 +314,22 @@ TEST_F(Leave, BetweenTwoRoundsItGoesAtTheWindowsEnd) {
   EXPECT_EQ(started.count(3), 1u);
 }
 
+// The first round is held up for nodes that may still have one.
+TEST_F(Leave, WindowThatOutlastsTheWaitForNodesIsWaitedFor) {
+  more_options.heartbeat_timeout = 40s;
+  hello.was_welcomed = true;
+  begin(1, 3);
+  for (const std::uint64_t id : {1u, 2u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  pass(59s);
+  says(2, leaves_by_sigterm());
+  now += 1s;
+  hear(membership->tick(now));
+  ASSERT_EQ(membership->next_deadline(), now + 1s) << "and no storm of ticks until then";
+  pass(1s);
+  EXPECT_TRUE(finished.at(2).has_left);
+  EXPECT_EQ(started.count(1), 1u);
+}
+
 TEST_F(Leave, AHostThatLeavesTellsTheOthersAndEnds) {
   hello.standby_port = 7000;
   begin(1, 3);

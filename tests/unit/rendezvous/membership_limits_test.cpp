@@ -89,6 +89,24 @@ TEST(RestartPause, FirstLossOfANodeHasNone) {
   EXPECT_EQ(pause.length(), 100ms) << "as before the loss";
 }
 
+TEST(CoolDown, LetsAHostThatWasLeftOutForALinkInBeforeItsTimeOnceInTenMinutes) {
+  const TimePoint now{1h};
+  CoolDown cool_down;
+  cool_down.let_in("a", now);
+  EXPECT_TRUE(cool_down.leave_out_for_link("a", now));
+  EXPECT_TRUE(cool_down.is_out("a", now + 1s));
+  cool_down.let_in("a", now + 1s);
+  EXPECT_FALSE(cool_down.is_out("a", now + 1s));
+  EXPECT_FALSE(cool_down.leave_out_for_link("a", now + 2min));
+  cool_down.let_in("a", now + 3min);
+  EXPECT_TRUE(cool_down.is_out("a", now + 6min));
+  EXPECT_FALSE(cool_down.is_out("a", now + 8min));
+  EXPECT_TRUE(cool_down.leave_out_for_link("a", now + 11min));
+  cool_down.leave_out("b", now);
+  cool_down.let_in("b", now + 1s);
+  EXPECT_TRUE(cool_down.is_out("b", now + 1s)) << "not for a link";
+}
+
 TEST(CoolDown, LeavesAHostOutThatEndsThreeRoundsInTenMinutes) {
   TimePoint now{1h};
   CoolDown cool_down;

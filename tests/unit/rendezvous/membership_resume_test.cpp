@@ -472,18 +472,28 @@ TEST_F(Resume, ThoseThatOthersWentOnWithoutEndWhereNoneOfTheOthersComes) {
   EXPECT_THAT(finished.at(12).what.value(), HasSubstr("went on without those that are here; none of them came back"));
 }
 
-TEST_F(Resume, TheRestartsThatAMemberKnowsOfCountInALaterRound) {
-  begin_with(2);
-  auto behind = held_by(2);
-  behind.is_left_behind = true;
-  behind.restart_count = 2;
-  begin_anew(1, 1, 5);
-  join(1, "h1", {}, true);
-  comes_again(2, 12, behind);
-  says(12, RoundEnded{0, {}, 1, false});
-  leaves(1);
-  ASSERT_EQ(started.count(12), 1u);
-  EXPECT_EQ(started.at(12).restart_count, 2) << "the loss costs none, as another node is here";
+// They may be a lie.
+TEST_F(Resume, TheRestartsThatAMemberKnowsOfCountInALaterRoundIfItWasHereOrHasTheToken) {
+  const struct { bool has_token, was_here; } cases[] = {{true, false}, {false, true}, {false, false}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.has_token ? "token" : c.was_here ? "nonce" : "neither");
+    more_options = {};
+    begin_with(2);
+    auto behind = held_by(2);
+    behind.is_left_behind = true;
+    behind.restart_count = 2;
+    more_options.has_token = c.has_token;
+    begin_anew(1, 1, 5);
+    started.clear();
+    join(1, "h1", {}, true);
+    if (c.was_here) behind.nonces = {started.at(1).nonce};
+    comes_again(2, 12, behind);
+    says(12, RoundEnded{0, {}, 1, false});
+    leaves(1);
+    ASSERT_EQ(started.count(12), 1u);
+    EXPECT_EQ(started.at(12).restart_count, c.has_token || c.was_here ? 2 : 0)
+        << "the loss costs none, as another node is here";
+  }
 }
 
 TEST_F(Resume, TheRestartsThatAMemberKnowsOfCountInTheFirstRound) {

@@ -35,6 +35,7 @@ FailureReport some_failure() {
 TEST(MessageJson, EveryMessageComesBackAsItWas) {
   Hello plain;
   plain.node_key = kKey;
+  plain.ended_nodes = {{kNonce, {1700000000, 0xabcdef, 4}, 1, 2, kKey}, {kKey, {1, 2, 3}, 0, 1, kNonce}};
   const ToMembership up[] = {Hello{{1, 3},
                                    "bert",
                                    kKey,
@@ -85,6 +86,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                              Leaving{"its guardian process ended"},
                              Leaving{"its guardian process was killed by SIGKILL", 137},
                              TimeAsked{7},
+                             LinksWork{},
                              StopReady{4, 1001},
                              StopReady{4, {}}};
   for (const auto& message : up) EXPECT_EQ(to_membership_of(to_json(message)), message) << to_json(message);
@@ -113,6 +115,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   const ToAgent down[] = {
       Welcome{1234ms, true, 2, {1, 3}},
       Elsewhere{"10.0.0.2", 29501},
+      CheckLinks{{{"10.0.0.2", 29501}, {"fd00::3", 29502}}},
       Refused{"no", "yes"},
       Refused{"no", "yes", false, true},
       OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
@@ -310,6 +313,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
   hello.node_rank = 0;
   hello.held = Held{{1, 1, 1}, 1, 2, 0, false, false, {kNonce}};
   hello.addresses = {"10.0.0.1"};
+  hello.ended_nodes = {{kKey, {1, 1, 1}, 3, 4, kNonce}};
   expect_checked(
       to_json(ToMembership(hello)),
       {{"/version", {0, -1, 1'000'001, "1", 1.5}, {1}},
@@ -336,6 +340,12 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
        {"/held/stop_call", {0, -1, (std::int64_t{1} << 52) + 1}, {1, std::int64_t{1} << 52}},
        {"/held/nonces", {Json(std::vector<std::string>(kNoncesMax + 1, kNonce))}, {Json::array()}},
        {"/held/nonces/0", {"", std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a'), 7}, {kKey}},
+       {"/ended_nodes", {Json(std::vector<Json>(kEndedNodesMax + 1, Json::object()))}, {Json::array()}},
+       {"/ended_nodes/0/node_key", {"", std::string(31, 'a'), std::string(33, 'a'), 7}, {kNonce}},
+       {"/ended_nodes/0/nonce", {"", std::string(31, 'a'), std::string(33, 'a'), 7}, {kKey}},
+       {"/ended_nodes/0/group_rank", {-1, 4}, {0, 3}},
+       {"/ended_nodes/0/group_world_size", {0, 3, 65'537}, {4, 65'536}},
+       {"/ended_nodes/0/round", {"", 7}},
        {"/restarts_max", {-1}},
        {"/restart_window_ms", {-1, 400 * kDay}},
        {"/join_timeout_ms", {-1, 400 * kDay}},

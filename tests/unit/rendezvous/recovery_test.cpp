@@ -101,12 +101,12 @@ TEST_F(Recoveries, NoncesProveThatANodeWasAMember) {
   stranger.nonces = {"made up"};
   older.nonces = {"nonce-2"};
   recovery.adopt(of_four(1), false, now);
-  EXPECT_TRUE(recovery.proves_last_round(of_four(0)));
-  for (const auto& held : {without, stranger, older}) EXPECT_FALSE(recovery.proves_last_round(held));
+  EXPECT_TRUE(recovery.proves_last_round(of_four(0).nonces));
+  for (const auto& held : {without, stranger, older}) EXPECT_FALSE(recovery.proves_last_round(held.nonces));
   EXPECT_TRUE(recovery.proves_any_round(older));
   for (const auto& held : {without, stranger}) EXPECT_FALSE(recovery.proves_any_round(held));
   recovery.adopt(without, false, now);
-  EXPECT_TRUE(recovery.proves_last_round(without)) << "an older membership gave the round no nonce";
+  EXPECT_TRUE(recovery.proves_last_round(without.nonces)) << "an older membership gave the round no nonce";
 }
 
 TEST_F(Recoveries, OnlyTheLastNoncesAreKept) {
@@ -129,6 +129,12 @@ TEST_F(Recoveries, ClaimThatDoesNotCountIsToldOnceAMinute) {
   EXPECT_EQ(tell(now + 59s), std::nullopt);
   EXPECT_EQ(tell(now + 1min), text + "; 2 claims before it did not either");
   EXPECT_EQ(tell(now + 2min), text);
+}
+
+TEST(CallProof, AndItsAnswerAreTheTwoHalvesOfANonce) {
+  const std::string nonce = "0123456789abcdeffedcba9876543210";
+  EXPECT_EQ(call_proof(nonce), "0123456789abcdef0000000000000000");
+  EXPECT_EQ(answer_proof(nonce), "0000000000000000fedcba9876543210");
 }
 
 }  // namespace
