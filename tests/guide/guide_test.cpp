@@ -191,6 +191,7 @@ std::ostream& operator<<(std::ostream& out, const Chapter& chapter) { return out
 
 const std::vector<Chapter>& chapters() {
   static const std::vector<Chapter> all = {{"FirstRun", {"first_run.md"}, make<OneMachine>},
+                                           {"PytorchScript", {"pytorch_script.md"}, make<WithPytorch>},
                                            {"TwoMachines", {"two_machines.md"}, make<TwoMachines>},
                                            {"SlurmCluster", {"slurm_cluster.md"}, make<SlurmCluster>},
                                            {"Kubernetes", {"kubernetes.md"}, make<OneMachine>},
