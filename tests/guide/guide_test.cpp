@@ -190,15 +190,19 @@ struct Chapter {
 std::ostream& operator<<(std::ostream& out, const Chapter& chapter) { return out << chapter.name; }
 
 const std::vector<Chapter>& chapters() {
-  static const std::vector<Chapter> all = {{"FirstRun", {"first_run.md"}, make<OneMachine>},
-                                           {"PytorchScript", {"pytorch_script.md"}, make<WithPytorch>},
-                                           {"TwoMachines", {"two_machines.md"}, make<TwoMachines>},
-                                           {"SlurmCluster", {"slurm_cluster.md"}, make<SlurmCluster>},
-                                           {"Kubernetes", {"kubernetes.md"}, make<OneMachine>},
-                                           {"WhenItFails", {"when_it_fails.md"}, make<OneMachine>},
-                                           {"OtherLaunchers", {"other_launchers.md"}, make<OneMachine>, true},
-                                           {"Troubleshooting", {"troubleshooting.md"}, make<OneMachine>},
-                                           {"Glossary", {"glossary.md"}, make<OneMachine>}};
+  static const std::vector<Chapter> all = {
+      {"FirstRun", {"first_run.md"}, make<OneMachine>},
+      {"PytorchScript", {"pytorch_script.md"}, make<WithPytorch>},
+      {"CppProgram",
+       {"cpp_1_gradients.md", "cpp_2_data.md", "cpp_3_checkpoints.md", "cpp_4_elastic.md"},
+       make<WithLibddp>},
+      {"TwoMachines", {"two_machines.md"}, make<TwoMachines>},
+      {"SlurmCluster", {"slurm_cluster.md"}, make<SlurmCluster>},
+      {"Kubernetes", {"kubernetes.md"}, make<OneMachine>},
+      {"WhenItFails", {"when_it_fails.md"}, make<OneMachine>},
+      {"OtherLaunchers", {"other_launchers.md"}, make<OneMachine>, true},
+      {"Troubleshooting", {"troubleshooting.md"}, make<OneMachine>},
+      {"Glossary", {"glossary.md"}, make<OneMachine>}};
   return all;
 }
 
