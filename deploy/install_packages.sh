@@ -17,6 +17,7 @@ packages=(
   libgtest-dev libgmock-dev                         # tests
   iproute2                                          # tests over several hosts
   spin                                              # tests of the meeting of ranks as a model
+  openssl python3                                   # the commands of docs/guide, which a test runs
   "$@"
 )
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -189,12 +190,19 @@ struct Chapter {
 std::ostream& operator<<(std::ostream& out, const Chapter& chapter) { return out << chapter.name; }
 
 const std::vector<Chapter>& chapters() {
-  static const std::vector<Chapter> all = {{"FirstRun", {"first_run.md"}, make<OneMachine>},
-                                           {"Kubernetes", {"kubernetes.md"}, make<OneMachine>},
-                                           {"WhenItFails", {"when_it_fails.md"}, make<OneMachine>},
-                                           {"OtherLaunchers", {"other_launchers.md"}, make<OneMachine>, true},
-                                           {"Troubleshooting", {"troubleshooting.md"}, make<OneMachine>},
-                                           {"Glossary", {"glossary.md"}, make<OneMachine>}};
+  static const std::vector<Chapter> all = {
+      {"FirstRun", {"first_run.md"}, make<OneMachine>},
+      {"PytorchScript", {"pytorch_script.md"}, make<WithPytorch>},
+      {"CppProgram",
+       {"cpp_1_gradients.md", "cpp_2_data.md", "cpp_3_checkpoints.md", "cpp_4_elastic.md"},
+       make<WithLibddp>},
+      {"TwoMachines", {"two_machines.md"}, make<TwoMachines>},
+      {"SlurmCluster", {"slurm_cluster.md"}, make<SlurmCluster>},
+      {"Kubernetes", {"kubernetes.md"}, make<OneMachine>},
+      {"WhenItFails", {"when_it_fails.md"}, make<OneMachine>},
+      {"OtherLaunchers", {"other_launchers.md"}, make<OneMachine>, true},
+      {"Troubleshooting", {"troubleshooting.md"}, make<OneMachine>},
+      {"Glossary", {"glossary.md"}, make<OneMachine>}};
   return all;
 }
 
@@ -207,7 +215,7 @@ std::string this_host() {
 
 class Guide : public ::testing::TestWithParam<Chapter> {
  protected:
-  // Commands of hosts that follow each other run at the same time.
+  // Commands of different hosts that follow each other run at the same time.
   void run_page(Place& place, const std::string& page) {
     const auto blocks = blocks_of(contents_of(kGuide / page));
     for (const auto& block : blocks) {
@@ -220,9 +228,9 @@ class Guide : public ::testing::TestWithParam<Chapter> {
       } else if (is_left_out_ = !block.not_run.empty(); is_left_out_) {
         std::cout << where << ": not run: " << block.not_run << std::endl;
       } else {
-        if (block.name.empty() || !is_on_host_) finish(place);
-        is_on_host_ = !block.name.empty();
-        running_.push_back({where, started_++, {}});
+        const auto is_in_the_way = [&](const Running& each) { return each.host.empty() || each.host == block.name; };
+        if (block.name.empty() || std::any_of(running_.begin(), running_.end(), is_in_the_way)) finish(place);
+        running_.push_back({block.name, where, started_++, {}});
         place.start(block);
       }
     }
@@ -232,7 +240,7 @@ class Guide : public ::testing::TestWithParam<Chapter> {
   // The commands in the tables of a page, by --dry-run.
   void check_inline_commands(Place& place, const std::string& page) {
     for (const auto& command : inline_commands_of(contents_of(kGuide / page))) {
-      running_.push_back({"docs/guide/" + page + ": " + command, started_++, {}});
+      running_.push_back({{}, "docs/guide/" + page + ": " + command, started_++, {}});
       place.start({.kind = PageBlock::Kind::commands,
                    .name = {},
                    .text = "ddprun --dry-run" + command.substr(6),
@@ -244,6 +252,7 @@ class Guide : public ::testing::TestWithParam<Chapter> {
 
  private:
   struct Running {
+    std::string host;
     std::string where;
     std::size_t started;
     std::string expected;
@@ -264,7 +273,6 @@ class Guide : public ::testing::TestWithParam<Chapter> {
 
   std::vector<Running> running_;
   std::size_t started_ = 0;
-  bool is_on_host_ = false;   // the newest commands that were started are those of a host
   bool is_left_out_ = false;  // the newest commands of the page are not run
 };
 
