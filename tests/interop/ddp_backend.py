@@ -3,7 +3,8 @@
 train   trains a network with DistributedDataParallel, and prints each loss exactly
 ops     checks what the backend has, and what it refuses
 die     rank 1 ends in the middle; rank 0 prints the error of its all_reduce
-die_in_group  rank 2 ends in the middle; rank 1 prints the error of its all_reduce in the group of ranks 1 and 2
+die_in_group  rank 2 ends in the middle; rank 1 prints the error of its all_reduce in the group of ranks 1 and 2, and
+        ends with 3
 leave   rank 0 ends with a collective under way, and without destroy_process_group()
 """
 
@@ -97,13 +98,16 @@ def die():
 def die_in_group():
     group = dist.new_group([1, 2])
     dist.barrier()
-    if rank == 2:
-        os._exit(3)
-    try:
-        dist.all_reduce(torch.zeros(1), group=group if rank == 1 else None)
-    except dist.DistBackendError as error:
-        print(f"rank {rank} got: {error}", flush=True)
-    os._exit(1)
+    if rank == 0:
+        dist.distributed_c10d._get_default_store().wait(["rank 1 has failed"])
+    if rank == 1:
+        try:
+            dist.all_reduce(torch.zeros(1), group=group)
+        except dist.DistBackendError as error:
+            print(f"rank {rank} got: {error}", flush=True)
+            dist.distributed_c10d._get_default_store().set("rank 1 has failed", "")
+            os._exit(3)
+    os._exit(0)
 
 
 def leave():
