@@ -194,7 +194,7 @@ const std::vector<Chapter>& chapters() {
       {"FirstRun", {"first_run.md"}, make<OneMachine>},
       {"PytorchScript", {"pytorch_script.md"}, make<WithPytorch>},
       {"CppProgram",
-       {"cpp_1_gradients.md", "cpp_2_data.md", "cpp_3_checkpoints.md", "cpp_4_elastic.md"},
+       {"cpp_1_gradients.md", "cpp_2_data.md", "cpp_3_checkpoints.md", "cpp_4_elastic.md", "cpp_5_hang.md"},
        make<WithLibddp>},
       {"TwoMachines", {"two_machines.md"}, make<TwoMachines>},
       {"SlurmCluster", {"slurm_cluster.md"}, make<SlurmCluster>},
