@@ -7,20 +7,19 @@ The ranks meet in PyTorch's own store, so it does not matter who started them.
 """
 
 import atexit
-import concurrent.futures
 import datetime
 import functools
-import itertools
 import math
 import os
 import threading
-import traceback
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from ddprun import libddp
+from ddprun.c10d_store import callbacks_of
+from ddprun.c10d_work import Call, Work, answer_for_own_works, checked, done, error_of, interruptions, milliseconds
 
 _TYPES = {
     torch.float32: libddp.FLOAT32, torch.float64: libddp.FLOAT64, torch.int64: libddp.INT64,
@@ -42,7 +41,7 @@ def register():
         return
     dist.Backend.register_backend("ddp", _create, extended_api=True, devices=["cpu"])
     for name in ("is_completed", "is_success", "exception", "result", "_source_rank", "_get_duration"):
-        _answer_for_own_works(name)
+        answer_for_own_works(name)
 
 
 def _create(options, _backend_options):
@@ -54,310 +53,10 @@ def _create(options, _backend_options):
     return Backend(options.store, options.group_rank, options.group_size, options.timeout, options.group_id, round_id)
 
 
-def _milliseconds(time):
-    return max(int(time / datetime.timedelta(milliseconds=1)), 0)
-
-
 @functools.lru_cache(maxsize=256)
 def _options(timeout, tag=0):
-    return libddp.CollectiveOptions(timeout_ms=_milliseconds(timeout), tag=tag)
+    return libddp.CollectiveOptions(timeout_ms=milliseconds(timeout), tag=tag)
 
-
-def _error(error):
-    """The exception of PyTorch for one of libddp."""
-    if error.status == libddp.INVALID_ARGUMENT:
-        return ValueError(str(error))
-    if error.status == libddp.STORE_ERROR:
-        return dist.DistStoreError(str(error))
-    if error.status == libddp.OUT_OF_MEMORY:
-        return MemoryError(str(error))
-    return dist.DistBackendError(str(error))
-
-
-# What ended a callback and is for the program, until the call that it came from has returned.
-_interruptions = []
-
-
-def _call(function, *arguments):
-    try:
-        function(*arguments)
-    except libddp.Error as error:
-        if _interruptions:
-            raise _interruptions.pop() from None
-        raise _error(error) from None
-
-
-def _callbacks_of(store):
-    """PyTorch's store as libddp's."""
-
-    def callback(function):
-        def run(*arguments):
-            try:
-                function(*arguments)
-                return libddp.OK
-            except BaseException as error:  # none may pass through C
-                if not isinstance(error, Exception):  # ctrl-c
-                    _interruptions.append(error)
-                libddp.set_last_error(f"{type(error).__name__}: {error}")
-                return libddp.TIMEOUT if "timeout" in str(error).lower() else libddp.STORE_ERROR
-        return run
-
-    def set_value(_context, key, value, size, _timeout_ms):
-        store.set(key.decode(), libddp.ctypes.string_at(value, size))
-
-    def get(_context, key, place, capacity, size, timeout_ms):
-        wait_for([key.decode()], timeout_ms)
-        value = store.get(key.decode())
-        if len(value) <= capacity:
-            libddp.ctypes.memmove(place, value, len(value))
-        size[0] = len(value)
-
-    def add(_context, key, delta, total, _timeout_ms):
-        total[0] = store.add(key.decode(), delta)
-
-    def wait(_context, keys, count, timeout_ms):
-        wait_for([keys[i].decode() for i in range(count)], timeout_ms)
-
-    def wait_for(keys, timeout_ms):
-        store.wait(keys, datetime.timedelta(milliseconds=timeout_ms))
-
-    def remove(_context, key, _timeout_ms):
-        try:
-            store.delete_key(key.decode())
-        except RuntimeError:
-            pass  # a FileStore or another one that can't: names of groups differ
-
-    types = dict(libddp.Store._fields_)
-    functions = {"set": set_value, "get": get, "add": add, "wait": wait, "remove": remove}
-    return libddp.Store(**{name: types[name](callback(function)) for name, function in functions.items()})
-
-
-# --- Completion. libddp calls back on one thread, and a function of the program's that a future calls may wait for
-# another future (PowerSGD does). So futures are completed by threads of their own, of which there are as many as wait.
-def _new_completers():
-    return concurrent.futures.ThreadPoolExecutor(max_workers=1024, thread_name_prefix="ddp-completion")
-
-
-_completers = _new_completers()
-
-# What the library's thread still has to call, by number. A tensor that is in here is not freed.
-# No lock: Work.__del__ may run on a thread that is in here.
-_pending = {}
-_pending_numbers = itertools.count(1)
-
-
-@libddp.Completed
-def _on_completed(number, status):
-    function = _pending.pop(number)
-    function(libddp.Error(status, libddp.last_error()) if status != libddp.OK else None)
-
-
-def _call_when_completed(handle, function):
-    number = next(_pending_numbers)
-    _pending[number] = function
-    _call(libddp.work_on_completed, handle, _on_completed, number)
-
-
-def _complete_elsewhere(complete):
-    try:
-        _completers.submit(complete)
-    except RuntimeError:  # Python ends, and has no more threads
-        complete()
-
-
-class _Call:
-    """One call of libddp, and how far it is: given, begun, settled.
-
-    tensors   what the call reads or writes; they live until the call is complete
-    finish    copies the result to where it belongs; called once, when the call is complete
-    source    the rank that a receive from any rank has its message from
-    """
-
-    def __init__(self, function, arguments, tensors, finish=None, source=None):
-        self.function, self.arguments, self.tensors = function, arguments, tensors
-        self.source = source
-        self.handle, self.is_begun, self.error = None, False, None
-        self._finish, self._lock = finish, threading.Lock()
-
-    def run(self, group):
-        self.is_begun = True
-        _call(self.function, group, *self.arguments, None)
-        self.settle()
-
-    def begin(self, group):
-        """Raises libddp.Error, because it is also called within a callback of libddp."""
-        self.is_begun = True
-        handle = libddp.ctypes.c_void_p()
-        self.function(group, *self.arguments, handle)
-        self.handle = handle
-
-    def settle(self):
-        with self._lock:
-            if self._finish is not None:
-                finish, self._finish = self._finish, None
-                finish()
-
-
-class Work(c10d.Work):
-    """A call under way, or one that is over. PyTorch knows its wait() and get_future(); the rest comes through
-    _answer_for_own_works()."""
-
-    def __init__(self, backend, call, result):
-        super().__init__()
-        self._backend, self._of, self._result, self._future = backend, call, result, None
-
-    def wait(self, timeout=datetime.timedelta(0)):
-        if not self._of.is_begun and not self._backend._run_if_alone(self._of, timeout):
-            self._backend._begin_posted()
-        if self._of.error is not None:
-            raise self._of.error
-        if self._of.handle is not None:
-            limit_ms = _milliseconds(timeout)
-            if limit_ms == 0:  # as long as the group's own timeout
-                _call(libddp.work_wait, self._of.handle)
-            elif not self._is_completed_within(limit_ms):
-                raise dist.DistBackendError(f"ddp: the call is not complete after {limit_ms} ms")
-        self._of.settle()
-        return True
-
-    def _is_completed_within(self, limit_ms):
-        is_completed = libddp.ctypes.c_int32()
-        _call(libddp.work_wait_for, self._of.handle, limit_ms, is_completed)
-        return is_completed.value != 0
-
-    def get_future(self):
-        if _asked.is_for_work:
-            _asked.work = self
-        if self._future is not None:
-            return self._future
-        if not self._of.is_begun:
-            self._backend._begin_posted()
-        self._future = torch.futures.Future()
-        if self._of.handle is None:
-            self._complete(self._future, self._of, self._result, self._of.error)
-        else:
-            future, call, result = self._future, self._of, self._result
-
-            def complete(error):
-                error = None if error is None else _error(error)
-                _complete_elsewhere(lambda: Work._complete(future, call, result, error))
-
-            _call_when_completed(self._of.handle, complete)
-        return self._future
-
-    @staticmethod
-    def _complete(future, call, result, error):
-        if error is None:
-            try:
-                call.settle()
-            except Exception as failure:
-                error = failure
-        try:
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-        except Exception:  # of a function that the future calls; nobody else would see it
-            traceback.print_exc()
-
-    def is_completed(self):
-        if not self._of.is_begun:
-            self._backend._begin_posted()
-        if self._of.handle is None:
-            return True
-        is_completed = libddp.ctypes.c_int32()
-        _call(libddp.work_is_completed, self._of.handle, is_completed)
-        return is_completed.value != 0
-
-    def is_success(self):
-        return self.is_completed() and self.exception() is None
-
-    def exception(self):
-        if not self.is_completed():
-            return None
-        try:
-            self.wait()
-        except Exception as error:
-            return error
-        return None
-
-    def result(self):
-        self.wait()
-        return self._result
-
-    def _source_rank(self):
-        if self._of.source is None:
-            raise RuntimeError("ddp: only a receive has a source")
-        self.wait()
-        return self._of.source.value
-
-    def _get_duration(self):
-        """In milliseconds."""
-        duration_ns = libddp.ctypes.c_int64(-1)
-        if self._of.handle is not None:
-            _call(libddp.work_duration, self._of.handle, duration_ns)
-        if duration_ns.value < 0:
-            raise RuntimeError("ddp: only an asynchronous call that has completed has a duration")
-        return duration_ns.value / 1e6
-
-    def __del__(self):
-        call = self._of
-        if not call.is_begun and call.error is None:  # nobody waits for this send or receive
-            try:
-                self._backend._begin_posted()
-            except Exception:
-                return  # the group is gone
-        if call.handle is None:
-            return
-        try:
-            if not self.is_completed():  # its tensors are in use until then
-                _call_when_completed(call.handle, lambda error: None if error is not None else call.settle())
-            else:
-                call.settle()
-            libddp.work_destroy(call.handle)
-        except (ValueError, libddp.Error):
-            pass  # a forked child, in which the handle has no meaning
-
-
-# --- torch.distributed hands out a C++ Work, which holds the Python one and forwards wait() and get_future() only
-# (PyTorch 2.15, PyProcessGroup.hpp). So a question that it can't answer finds the Python one by get_future().
-
-class _Asked(threading.local):
-    is_for_work, work = False, None
-
-
-_asked = _Asked()
-_OP_UNKNOWN = 100  # OpType of such a C++ Work; other backends set the type
-
-
-def _own_work(work):
-    if isinstance(work, Work):
-        return work
-    if work._get_op_type() != _OP_UNKNOWN:
-        return None
-    _asked.is_for_work, _asked.work = True, None
-    try:
-        work.get_future()
-    except RuntimeError:  # another backend's, without futures
-        return None
-    finally:
-        _asked.is_for_work = False
-    own, _asked.work = _asked.work, None
-    return own
-
-
-def _answer_for_own_works(name):
-    original = getattr(c10d.Work, name)
-
-    @functools.wraps(original)
-    def answer(self):
-        own = _own_work(self)
-        return original(self) if own is None else getattr(own, name)()
-
-    setattr(c10d.Work, name, answer)
-
-
-# --- Groups.
 
 def _from_environment():
     """What libddp reads there itself, unless a program says which ranks there are."""
@@ -384,15 +83,7 @@ def _leave_groups():
         group.shutdown()
 
 
-def _forget_groups():
-    """In a forked child, which has no part in the groups of its parent, and none of its threads."""
-    global _completers
-    _groups.clear()
-    _pending.clear()
-    _completers = _new_completers()
-
-
-os.register_at_fork(after_in_child=_forget_groups)
+os.register_at_fork(after_in_child=_groups.clear)  # a forked child has no part in them
 
 
 class Backend(c10d.Backend):
@@ -403,12 +94,12 @@ class Backend(c10d.Backend):
         self._posted = []  # sends and receives that have not begun
         self._coalesced = None  # a list between start_coalescing() and end_coalescing()
         self._lock = threading.RLock()
-        callbacks = _callbacks_of(store)
+        callbacks = callbacks_of(store)
         bootstrap = libddp.Bootstrap(rank=rank, rank_count=size, store=libddp.ctypes.pointer(callbacks),
                                      name=f"c10d {name}".encode(), round=round_id.encode() if round_id else None,
                                      **_from_environment())
-        options = libddp.InitOptions(backend=b"cpu", timeout_ms=_milliseconds(timeout))
-        _call(libddp.init_process_group, bootstrap, options, self._group)
+        options = libddp.InitOptions(backend=b"cpu", timeout_ms=milliseconds(timeout))
+        checked(libddp.init_process_group, bootstrap, options, self._group)
         _groups.add(self)
 
     def getBackendName(self):  # noqa: N802: the name is PyTorch's
@@ -449,11 +140,11 @@ class Backend(c10d.Backend):
                 self._begin_posted()
             finally:
                 group, self._group = self._group, libddp.ctypes.c_void_p()
-                _call(libddp.group_destroy, group)
+                checked(libddp.group_destroy, group)
 
     def abort(self):
         if self._group:
-            _call(libddp.group_abort, self._group, b"torch.distributed aborted the group")
+            checked(libddp.group_abort, self._group, b"torch.distributed aborted the group")
 
     # --- Collectives.
 
@@ -473,14 +164,14 @@ class Backend(c10d.Backend):
     def _all_reduce_of(self, tensor, op, opts):
         kind = _summable(tensor, "all_reduce")
         place, finish, memory = _inout(tensor)
-        return _Call(libddp.all_reduce, (place, tensor.numel(), kind, _ddp_op(op, "all_reduce"), self._options(opts)),
+        return Call(libddp.all_reduce, (place, tensor.numel(), kind, _ddp_op(op, "all_reduce"), self._options(opts)),
                      memory, finish)
 
     def broadcast(self, tensors, opts):
         tensor = _only(tensors, "broadcast")
         kind, size = _movable(tensor, "broadcast")
         place, finish, memory = _inout(tensor)
-        return self._do(opts, _Call(libddp.broadcast, (place, tensor.numel() * size, kind, opts.rootRank,
+        return self._do(opts, Call(libddp.broadcast, (place, tensor.numel() * size, kind, opts.rootRank,
                                                        self._options(opts)), memory, finish), tensors)
 
     def reduce(self, tensors, opts):
@@ -491,7 +182,7 @@ class Backend(c10d.Backend):
         kind = _summable(tensor, "reduce")
         place, finish, memory = _inout(tensor)
         is_root = self.rank() == opts.rootRank
-        return self._do(opts, _Call(libddp.reduce, (place, place if is_root else None, tensor.numel(), kind,
+        return self._do(opts, Call(libddp.reduce, (place, place if is_root else None, tensor.numel(), kind,
                                                     _ddp_op(op, "reduce"), opts.rootRank, self._options(opts)),
                                     memory, finish if is_root else None), tensors)
 
@@ -515,7 +206,7 @@ class Backend(c10d.Backend):
         kind, size = _movable(given, "all_gather")
         place, finish, memory = _output(outputs)
         own, _, own_memory = _input([given])
-        return _Call(libddp.all_gather, (own, place, given.numel() * size, kind, self._options(opts)),
+        return Call(libddp.all_gather, (own, place, given.numel() * size, kind, self._options(opts)),
                      [*own_memory, *memory], finish)
 
     def all_gather_single(self, output, given, opts):
@@ -542,7 +233,7 @@ class Backend(c10d.Backend):
         elif any(output_tensors):
             raise ValueError("ddp: gather takes outputs on the root alone")
         own, _, own_memory = _input([given])
-        return self._do(opts, _Call(libddp.gather, (own, place, given.numel() * size, kind, opts.rootRank,
+        return self._do(opts, Call(libddp.gather, (own, place, given.numel() * size, kind, opts.rootRank,
                                                     self._options(opts)), [*own_memory, *memory], finish), result)
 
     def scatter(self, output_tensors, input_tensors, opts):
@@ -554,7 +245,7 @@ class Backend(c10d.Backend):
         elif any(input_tensors):
             raise ValueError("ddp: scatter takes inputs on the root alone")
         to, finish, to_memory = _output([output])
-        return self._do(opts, _Call(libddp.scatter, (place, to, output.numel() * size, kind, opts.rootRank,
+        return self._do(opts, Call(libddp.scatter, (place, to, output.numel() * size, kind, opts.rootRank,
                                                      self._options(opts)), [*to_memory, *memory], finish),
                         output_tensors)
 
@@ -581,7 +272,7 @@ class Backend(c10d.Backend):
         kind = _summable(output, what)
         place, _, memory = _input(inputs)
         to, finish, to_memory = _output([output])
-        return _Call(libddp.reduce_scatter, (place, to, output.numel(), kind, _ddp_op(_op_of(opts), what),
+        return Call(libddp.reduce_scatter, (place, to, output.numel(), kind, _ddp_op(_op_of(opts), what),
                                              self._options(opts)), [*to_memory, *memory], finish)
 
     def alltoall(self, output_tensors, input_tensors, opts):
@@ -603,15 +294,15 @@ class Backend(c10d.Backend):
     def _all_to_all_of(self, outputs, output_counts, inputs, input_counts, kind, opts):
         place, _, memory = _input(inputs)
         to, finish, to_memory = _output(outputs)
-        return _Call(libddp.all_to_all_v, (place, input_counts, to, output_counts, kind, self._options(opts)),
+        return Call(libddp.all_to_all_v, (place, input_counts, to, output_counts, kind, self._options(opts)),
                      [*memory, *to_memory], finish)
 
     def barrier(self, opts):
-        return self._do(opts, _Call(libddp.barrier, (self._options(opts),), []), [])
+        return self._do(opts, Call(libddp.barrier, (self._options(opts),), []), [])
 
     def monitored_barrier(self, opts, _wait_all_ranks=False):
         self._begin_posted()
-        _call(libddp.monitored_barrier, self._group, self._options(opts))
+        checked(libddp.monitored_barrier, self._group, self._options(opts))
 
     # --- Sends and receives. Those of one rank begin when one of them is waited for, or at the next other call: so the
     # sends and receives that a rank has under way at once progress together, whatever their order.
@@ -620,14 +311,14 @@ class Backend(c10d.Backend):
         tensor = _only(tensors, "send")
         kind, size = _movable(tensor, "send")
         place, _, memory = _input(tensors)
-        return self._post(_Call(libddp.send, (place, tensor.numel() * size, kind, peer, _options(self._timeout, tag)),
+        return self._post(Call(libddp.send, (place, tensor.numel() * size, kind, peer, _options(self._timeout, tag)),
                                 memory), tensors)
 
     def recv(self, tensors, peer, tag):
         tensor = _only(tensors, "recv")
         kind, size = _movable(tensor, "recv")
         place, finish, memory = _output(tensors)
-        return self._post(_Call(libddp.receive, (place, tensor.numel() * size, kind, peer,
+        return self._post(Call(libddp.receive, (place, tensor.numel() * size, kind, peer,
                                                  _options(self._timeout, tag)), memory, finish,
                                 source=libddp.ctypes.c_int32(peer)), tensors)
 
@@ -636,7 +327,7 @@ class Backend(c10d.Backend):
         kind, size = _movable(tensor, "recv")
         source = libddp.ctypes.c_int32(-1)
         place, finish, memory = _output(tensors)
-        call = _Call(libddp.receive_from_any, (place, tensor.numel() * size, kind, source,
+        call = Call(libddp.receive_from_any, (place, tensor.numel() * size, kind, source,
                                                _options(self._timeout, tag)), memory, finish, source)
         if self._coalesced is not None:
             raise ValueError("ddp: a receive from any rank can't be part of a batch")
@@ -654,7 +345,7 @@ class Backend(c10d.Backend):
     def end_coalescing(self):
         calls, self._coalesced = self._coalesced, None
         if not calls:
-            return Work(self, _done(), [])
+            return Work(self, done(), [])
         return Work(self, self._begin_as_one(calls), [tensor for call in calls for tensor in call.tensors])
 
     def _post(self, call, tensors):
@@ -690,7 +381,7 @@ class Backend(c10d.Backend):
         try:
             call.begin(self._group)
         except libddp.Error as error:
-            call.error = _error(error)
+            call.error = error_of(error)
             raise call.error from None
 
     def _begin_as_one(self, calls, options=None):
@@ -709,23 +400,23 @@ class Backend(c10d.Backend):
                 libddp.set_last_error(str(error))
                 return error.status
             except BaseException as error:
-                _interruptions.append(error)
+                interruptions.append(error)
                 return libddp.INVALID_ARGUMENT
 
         def settle():
             for call in calls:
                 call.settle()
 
-        together = _Call(libddp.coalesce, (begin, None, options or _options(self._timeout)),
+        together = Call(libddp.coalesce, (begin, None, options or _options(self._timeout)),
                          [tensor for call in calls for tensor in call.tensors], settle)
         try:
             together.begin(self._group)
         except libddp.Error as error:
             for call in calls:
-                call.handle, call.error, call.is_begun = None, _error(error), True
-            if _interruptions:
-                raise _interruptions.pop() from None
-            raise _error(error) from None
+                call.handle, call.error, call.is_begun = None, error_of(error), True
+            if interruptions:
+                raise interruptions.pop() from None
+            raise error_of(error) from None
         return together
 
     # --- What collectives share.
@@ -753,10 +444,10 @@ class Backend(c10d.Backend):
             for call in calls:
                 call.is_begun = True
             self._coalesced += calls
-            return Work(self, calls[-1] if calls else _done(), result)
+            return Work(self, calls[-1] if calls else done(), result)
         self._begin_posted()
         if not calls:
-            return Work(self, _done(), result)
+            return Work(self, done(), result)
         work = Work(self, self._begin_as_one(calls, self._options(opts)), result)
         for call in calls:
             libddp.work_destroy(call.handle)  # `work` is that of all
@@ -776,7 +467,7 @@ class Backend(c10d.Backend):
                 tensor.copy_(functools.reduce(_BITWISE[op], together))
 
         own, _, memory = _input([tensor])
-        return self._do(opts, _Call(libddp.all_gather, (own, together.data_ptr(), tensor.numel() * size, kind,
+        return self._do(opts, Call(libddp.all_gather, (own, together.data_ptr(), tensor.numel() * size, kind,
                                                         self._options(opts)), [*memory, together], finish), [tensor])
 
     def _all_reduce_sparse(self, tensor, opts):
@@ -788,7 +479,7 @@ class Backend(c10d.Backend):
         options = self._options(opts)
         own_count = torch.tensor([given._nnz()])
         self._begin_posted()
-        _Call(libddp.all_gather, (own_count.data_ptr(), counts.data_ptr(), 1, libddp.INT64, options), []).run(
+        Call(libddp.all_gather, (own_count.data_ptr(), counts.data_ptr(), 1, libddp.INT64, options), []).run(
             self._group)
 
         def from_all(own, width):
@@ -796,7 +487,7 @@ class Backend(c10d.Backend):
             kind, _ = _movable(own, "all_reduce")
             together = torch.empty((int(counts.sum()) * width,), dtype=own.dtype)
             each = (libddp.ctypes.c_size_t * self.size())(*(count * width for count in counts.tolist()))
-            _Call(libddp.all_gather_v, (own.data_ptr(), together.data_ptr(), each, kind, options), []).run(self._group)
+            Call(libddp.all_gather_v, (own.data_ptr(), together.data_ptr(), each, kind, options), []).run(self._group)
             return together
 
         values = given.values()
@@ -806,7 +497,7 @@ class Backend(c10d.Backend):
                                         check_invariants=False)
         tensor.copy_(total.coalesce())
         self._sequence += 1
-        return Work(self, _done(), [tensor])
+        return Work(self, done(), [tensor])
 
     def _parts(self, lists, like, what):
         if len(lists) != 1 or len(lists[0]) != self.size():
@@ -829,12 +520,6 @@ class Backend(c10d.Backend):
                              f"ranks and a first dimension of {tensor.shape[0]}")
         row = size * math.prod(tensor.shape[1:])
         return (libddp.ctypes.c_size_t * self.size())(*(split * row for split in splits))
-
-
-def _done():
-    call = _Call(None, (), [])
-    call.is_begun = True
-    return call
 
 
 def _op_of(opts):

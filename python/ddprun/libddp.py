@@ -93,7 +93,11 @@ _SIGNATURES = {
 }
 
 
+_library = None
+
+
 def _load():
+    global _library
     given = os.environ.get("DDP_LIBRARY")
     own = pathlib.Path(__file__).with_name(_NAME)
     library = ctypes.CDLL(given or (str(own) if own.exists() else _NAME))
@@ -104,8 +108,7 @@ def _load():
         function = getattr(library, "ddp_" + name)
         function.argtypes, function.restype, function.errcheck = arguments, _status, _check
         globals()[name] = function
-    globals()["_library"] = library
-    return library
+    _library = library
 
 
 def last_error():
@@ -125,8 +128,6 @@ def _check(status, _function, _arguments):
 
 def __getattr__(name):
     """Of what is not there before the library is loaded."""
-    if name == "_library":
-        return _load()
     if name not in _SIGNATURES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     _load()
