@@ -26,7 +26,7 @@ constexpr Example kExamples[] = {
      "four workers; all start again if one fails, up to three times"},
     {"ddprun --nnodes=2 --node-rank=0 --master-addr=node0 train.py", "on node0; with --node-rank=1 on the other node"},
     {"ddprun --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=node0 --rdzv-id=job1 train.py",
-     "the same command on 2 to 4 nodes; the job starts with the nodes that have come by the last call"},
+     "the same on 2 to 4 nodes; nodes that come within the last call take part"},
 };
 constexpr std::string_view kEnvironment =
     "The default of every option may come from DDPRUN_<OPTION>, or from PET_<OPTION> as with torchrun: "
