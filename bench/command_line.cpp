@@ -77,14 +77,14 @@ std::size_t parameters_in(const std::string& text) {
 }
 
 void declare_settings(CLI::App& app, Settings& settings, std::string& parameters) {
-  app.add_option("--parameters", parameters, "Parameters of the model, about, of type float32")
+  app.add_option("--parameters", parameters, "About how many float32 parameters the model has")
       ->type_name("NUMBER")
       ->capture_default_str();
-  app.add_option("--batch", settings.batch, "Samples per rank and step")
+  app.add_option("--batch", settings.batch, "Samples of each rank in a step")
       ->type_name("NUMBER")
       ->check(CLI::Range(std::size_t{1}, kBatchMax))
       ->capture_default_str();
-  app.add_option("--steps", settings.steps, "Steps that are measured; three more come before them")
+  app.add_option("--steps", settings.steps, "Steps to measure, after three steps that do not count")
       ->type_name("NUMBER")
       ->check(CLI::Range(std::size_t{1}, kStepsMax))
       ->capture_default_str();
@@ -96,24 +96,25 @@ std::variant<ShowText, Measure, RunRank> parse_command_line(const std::vector<st
                                                             const std::string& version) {
   CLI::App app(
       "Measures how data-parallel training scales on this machine. It trains a synthetic model with libddp's gradient\n"
-      "engine on each number of ranks, started by the ddprun beside it, and prints a table: samples per second, "
-      "speedup\n"
-      "and efficiency beside one rank, the parts of a step, and the latency of a barrier.",
+      "engine, once with each number of ranks. ddprun, in the same folder, starts the ranks. The result is a table:\n"
+      "samples per second, speedup and efficiency compared with one rank, the parts of a step, the latency of a "
+      "barrier.",
       "ddp-bench");
   bool show_version = false;
   app.add_flag("--version", show_version, "Print the version and exit");
   Measure measure;
   std::string ranks;
   std::string parameters = "10M";
-  app.add_option("--ranks", ranks,
-                 "Numbers of ranks, such as 1,2,4 or 1-4; 1 is always among them. Default: powers of two up to the "
-                 "number of cores")
+  app.add_option(
+         "--ranks", ranks,
+         "Numbers of ranks to measure, such as 1,2,4 or 1-4. 1 is always measured. Default: powers of two up to "
+         "the number of cores")
       ->type_name("LIST");
   declare_settings(app, measure.settings, parameters);
-  app.add_option("--json", measure.json_file, "Write the results as JSON, too")->type_name("FILE");
-  app.add_option("--svg", measure.svg_file, "Draw the speedup, too")->type_name("FILE");
+  app.add_option("--json", measure.json_file, "Also write the results as JSON")->type_name("FILE");
+  app.add_option("--svg", measure.svg_file, "Also draw the speedup")->type_name("FILE");
   app.add_option("--save-single", measure.single_file,
-                 "Write the samples per second of one rank, as StepReportOptions::single_rank_file takes them")
+                 "Write the samples per second of one rank, for StepReportOptions::single_rank_file")
       ->type_name("FILE");
   bool is_rank = false;
   app.add_flag(kAsRank, is_rank, "Be one of the ranks")->group("");  // an empty group: not in the help

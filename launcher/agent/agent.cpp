@@ -125,6 +125,7 @@ class Agent {
     write_report_file(report_file_, end);
     if (core_.tells_of_job()) write_report_beside_logs(output_.report(), end);
     if (keeps_log_) write_log();
+    scratch_.begin_removal();
     return exit_code_;
   }
 
@@ -267,7 +268,7 @@ class Agent {
   asio::io_context io_{1};
   const std::shared_ptr<const security::Security> security_;  // none without a token
   GuardianLink guardian_;  // forked before anything of the event loop is in use, and before any thread
-  const GpuWatch gpu_watch_;
+  const GpuWatch gpu_watch_{io_};
   OwnSignals signals_;
   asio::steady_timer timer_;
   WorkerLinks links_;

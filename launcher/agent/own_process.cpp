@@ -13,7 +13,7 @@
 #include "base/boot_id.hpp"
 #include "base/host_name.hpp"
 #include "base/locked_folder.hpp"
-#include "base/with_limit.hpp"
+#include "base/quiet_thread.hpp"
 #include "launcher/command_line/usage_error.hpp"
 #include "launcher/output/log_tree.hpp"
 
@@ -99,11 +99,13 @@ ScratchDirectory::ScratchDirectory(const std::string& run_id) {
   }
 }
 
+void ScratchDirectory::begin_removal() {
+  removal_ = base::run_detached([path = path()] { remove_folder(path); });
+}
+
 ScratchDirectory::~ScratchDirectory() {
-  base::run_with_limit(kRemovalLimit, [path = path()] {
-    remove_folder(path);
-    return std::string();
-  });
+  if (!removal_.valid()) begin_removal();
+  removal_.wait_for(kRemovalLimit);
 }
 
 void RecordFile::write(const NodeRecord& record) {

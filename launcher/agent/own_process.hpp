@@ -8,6 +8,7 @@
 #include <sys/signalfd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,8 +59,13 @@ class ScratchDirectory {
   const std::vector<rendezvous::EndedNode>& ended_nodes() const { return ended_nodes_; }  // at most kEndedNodesMax
   const std::vector<std::string>& read_folders() const { return read_folders_; }          // that are those nodes'
 
+  // On a thread of its own, beside what else ends; the destructor waits for it, at most 2 s. Requires that nobody uses
+  // the folder any more.
+  void begin_removal();
+
  private:
   base::LockedFolder folder_;
+  std::future<void> removal_;
   std::vector<rendezvous::EndedNode> ended_nodes_;
   std::vector<std::string> read_folders_;
 };

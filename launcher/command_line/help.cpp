@@ -13,27 +13,28 @@ constexpr std::size_t kHelpColumn = 30, kWidth = 98;
 
 constexpr std::string_view kUsage = "ddprun [options] program [arguments]";
 constexpr std::string_view kPurpose =
-    "Starts data-parallel training on one node or many and keeps it running. The program is a Python script (its name "
-    "ends in .py, or -m is given) or anything executable; each of its workers finds its rank in its environment, as "
-    "under torchrun. Options go before the program; dashes and underscores are equal, and a prefix that is unambiguous "
-    "will do.";
+    "Starts data-parallel training on one node or many, and keeps it running. The program is a Python script (its name "
+    "ends in .py, or -m is given) or any executable file. Each worker finds its rank in its environment, as under "
+    "torchrun. Options go before the program. Dashes and underscores are equal, and an unambiguous prefix of an option "
+    "is enough.";
 struct Example {
   std::string_view line, meaning;
 };
 constexpr Example kExamples[] = {
     {"ddprun train.py --epochs 10", "one worker per GPU of this machine"},
-    {"ddprun --nproc-per-node=4 --max-restarts=3 ./train", "four workers, started again if one fails"},
-    {"ddprun --nnodes=2 --node-rank=0 --master-addr=node0 train.py", "on node0; on the other node with 1"},
+    {"ddprun --nproc-per-node=4 --max-restarts=3 ./train",
+     "four workers; all start again if one fails, up to three times"},
+    {"ddprun --nnodes=2 --node-rank=0 --master-addr=node0 train.py", "on node0; with --node-rank=1 on the other node"},
     {"ddprun --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=node0 --rdzv-id=job1 train.py",
-     "on each of 2 to 4 nodes; who comes within the last call takes part"},
+     "the same command on 2 to 4 nodes; the job starts with the nodes that have come by the last call"},
 };
 constexpr std::string_view kEnvironment =
-    "Every option's default may come from DDPRUN_<OPTION>, and from PET_<OPTION> as with torchrun: "
+    "The default of every option may come from DDPRUN_<OPTION>, or from PET_<OPTION> as with torchrun: "
     "DDPRUN_MAX_RESTARTS=3. An on/off option takes 1 or 0.";
 constexpr std::string_view kExitCodes =
-    "0 all workers ended with 0; the code of the worker that failed first; 128 + n for a signal n; 2 wrong use; 126 "
-    "the "
-    "program can't be run; 127 it is not found; 77 the nodes did not meet";
+    "0 all workers ended with 0; the code of the worker that failed first; 128 + n for signal n; 2 wrong use; 126 the "
+    "program can't be run; 127 it is not found; 75 stopped on purpose, may be started again; 76 no progress; 77 the "
+    "nodes did not meet";
 
 // Appends words at `column`, broken at kWidth and indented by `indent`.
 void wrap(std::ostringstream& out, std::string_view text, std::size_t column, std::size_t indent) {

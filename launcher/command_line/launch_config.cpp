@@ -8,7 +8,7 @@
 #include "launcher/command_line/option_values.hpp"
 #include "launcher/command_line/rendezvous_options.hpp"
 #include "launcher/command_line/slurm_defaults.hpp"
-#include "rendezvous/store/door.hpp"
+#include "rendezvous/store/access_control.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -105,7 +105,6 @@ struct GpuWatch::Shared {
   }
 
   bool begin() {
-    if (!pause(kBeforeStart)) return false;
     {
       const std::lock_guard lock(mutex);
       if (!is_wanted) return false;
@@ -132,11 +131,14 @@ struct GpuWatch::Shared {
 };
 
 // No call ends NVML's wait, so the thread goes on by itself, at most until the process ends.
-GpuWatch::GpuWatch() : shared_(std::make_shared<Shared>()) {
-  try {
-    base::start_quiet_thread([shared = shared_] { shared->listen(); }).detach();
-  } catch (const std::system_error&) {  // then nothing is heard
-  }
+GpuWatch::GpuWatch(boost::asio::io_context& io) : shared_(std::make_shared<Shared>()), start_(io, kBeforeStart) {
+  start_.async_wait([shared = shared_](boost::system::error_code error) {
+    if (error) return;
+    try {
+      base::start_quiet_thread([shared] { shared->listen(); }).detach();
+    } catch (const std::system_error&) {  // then nothing is heard
+    }
+  });
 }
 
 GpuWatch::~GpuWatch() {

@@ -66,7 +66,7 @@ std::optional<Mount> mount_of(std::string_view mounts, std::string_view type, st
   std::istringstream lines{std::string(mounts)};
   for (std::string line; std::getline(lines, line);) {
     const auto separator = line.find(" - ");
-    if (separator == std::string::npos) continue;
+    if (separator == std::string::npos || line.compare(separator + 3, type.size(), type) != 0) continue;
     std::istringstream before(line.substr(0, separator)), after(line.substr(separator + 3));
     std::string skipped, found_type, options;
     Mount mount;
@@ -100,6 +100,7 @@ int write_to(const std::string& path, std::string_view text) {
 
 // The group and those below it, deepest first. A group is a folder without folders, or of such.
 void remove_empty_groups(const std::string& path) {
+  if (::rmdir(path.c_str()) == 0) return;
   std::vector<std::string> folders{path};
   std::error_code ignored;
   for (fs::recursive_directory_iterator entry(path, ignored), end; entry != end; entry.increment(ignored))

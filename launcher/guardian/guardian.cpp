@@ -469,9 +469,8 @@ void show_as(std::string_view title) {
   title.copy(text, end - start - 1);
 }
 
-// Returns whether the farewell was heard, or nobody is left to prove the end of: processes may still run.
-bool serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket,
-                             base::UniqueFd agent) {
+// Returns whether its farewell was heard, or none is due: processes may still run.
+bool serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "ddprun-guardian");
@@ -484,19 +483,15 @@ bool serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base:
   guardian.serve();
   const auto* const tls = options.security ? &options.security->tls : nullptr;
   const auto& farewell = guardian.farewell();
-  const bool is_said = !kill_all_children({}, kKillLimitMs) || say_farewell(farewell, tls) || farewell.to.empty();
-  // Else ddprun, which waits for the end of its guardian, removes it. One that dies closes its files before its
-  // children have another parent.
-  const bool is_orphan = ::getppid() != ddprun || is_ending(ddprun);
-  if (!options.cgroup.empty() && is_orphan) leave_cgroup(options.cgroup);
-  return is_said;
+  return !kill_all_children({}, kKillLimitMs) || say_farewell(farewell, tls) || farewell.to.empty();
 }
 
-// ddprun waits for the end of its guardian, and nobody needs what is left of the folder, but for the record of a node
-// whose farewell nobody has heard.
-void remove_within_limit(const std::string& folder, bool keeps_record) noexcept {
+// But for the record of a node whose farewell nobody has heard. The limit: a file system may not answer.
+void remove_what_ddprun_left(const GuardianOptions& options, bool keeps_record) noexcept {
   try {
-    base::run_with_limit(kRemovalLimit, [folder, keeps_record] {
+    if (!options.cgroup.empty()) leave_cgroup(options.cgroup);
+    if (options.scratch_directory.empty()) return;
+    base::run_with_limit(kRemovalLimit, [folder = options.scratch_directory, keeps_record] {
       std::error_code ignored;
       if (keeps_record)
         keep_record_only(folder);
@@ -515,12 +510,14 @@ void remove_within_limit(const std::string& folder, bool keeps_record) noexcept 
   int exit_code = EXIT_SUCCESS;
   bool keeps_record = false;
   try {
-    keeps_record = !serve_until_ddprun_ends(options, ddprun, std::move(socket), std::move(agent));
+    keeps_record = !serve_until_ddprun_ends(options, std::move(socket), std::move(agent));
   } catch (...) {
     static_cast<void>(kill_all_children({}, kKillLimitMs));
     exit_code = EXIT_FAILURE;
   }
-  if (!options.scratch_directory.empty()) remove_within_limit(options.scratch_directory, keeps_record);
+  // Else ddprun, which waits for the end of its guardian, removes both. One that dies closes its files before its
+  // children have another parent.
+  if (::getppid() != ddprun || is_ending(ddprun)) remove_what_ddprun_left(options, keeps_record);
   ::_exit(exit_code);
 }
 

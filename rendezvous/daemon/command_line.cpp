@@ -3,17 +3,17 @@
 #include <CLI/CLI.hpp>
 
 #include "base/address.hpp"
-#include "rendezvous/store/door.hpp"
+#include "rendezvous/store/access_control.hpp"
 
 namespace ddp::rendezvous {
 namespace {
 
 void declare_place(CLI::App& app, std::uint16_t& port, std::vector<std::string>& hosts) {
-  app.add_option("--port", port, "Port to listen on; 0 takes a free one and prints it")
+  app.add_option("--port", port, "Port to listen on. 0 means a free port, which is printed")
       ->type_name("PORT")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  app.add_option("--host", hosts, "Address of this host to listen on, or several; default: all")
+  app.add_option("--host", hosts, "Addresses of this host to listen on. Default: all addresses")
       ->type_name("ADDRESS,..")
       ->delimiter(',');
 }
@@ -21,7 +21,7 @@ void declare_place(CLI::App& app, std::uint16_t& port, std::vector<std::string>&
 void declare_log_level(CLI::App& app, base::LogLevel& level) {
   app.add_option_function<std::string>(
          "--log-level", [&level](const std::string& word) { level = *base::log_level_of(word); },
-         "Least level of the events that stderr gets: debug, info, warning, error or off. Default: info")
+         "Lowest level of the events on stderr: debug, info, warning, error or off. Default: info")
       ->type_name("LEVEL")
       ->envname("DDPRUN_LOG_LEVEL")
       ->check([](const std::string& word) {
@@ -55,39 +55,41 @@ std::string listening_text(const std::vector<std::string>& hosts, std::uint16_t 
 
 std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vector<std::string>& arguments,
                                                                  const std::string& version) {
-  CLI::App app("Where the nodes of jobs meet: `ddprun --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT` finds it there",
-               "ddp-rendezvous");
+  CLI::App app(
+      "Serves the endpoint where the nodes of jobs meet. Start ddprun with `--rdzv-backend=c10d "
+      "--rdzv-endpoint=HOST:PORT`",
+      "ddp-rendezvous");
   bool show_version = false;
   app.add_flag("--version", show_version, "Print the version and exit");
   ServeJobs jobs;
   declare_place(app, jobs.port, jobs.hosts);
   double heartbeat_seconds = 3;
-  app.add_option("--heartbeat-timeout", heartbeat_seconds, "Seconds of silence that count as a node's death")
+  app.add_option("--heartbeat-timeout", heartbeat_seconds, "Silence in seconds after which a node counts as dead")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.05, 3600.0))
       ->capture_default_str();
   app.add_option("--token-file", jobs.token_file,
-                 "The secret by which nodes and this daemon know each other, in a file of mode 0600. Default: "
-                 "DDPRUN_TOKEN, else ~/.config/ddprun/token; without one whoever reaches the port can join")
+                 "File with the secret of the nodes and this daemon, of mode 0600. Default: DDPRUN_TOKEN, else "
+                 "~/.config/ddprun/token. Without a token, everybody who reaches the port can join")
       ->type_name("PATH");
   app.add_option("--scrape-token-file", jobs.scrape_token_file,
-                 "Another secret, with which /v1/jobs and /metrics can be read from other hosts and nothing else: "
-                 "`Authorization: Bearer <token>`, in a file as that of --token-file")
+                 "File with another secret, of mode 0600. A client of any host that sends `Authorization: Bearer "
+                 "<token>` can read /v1/jobs and /metrics, and nothing else")
       ->type_name("PATH");
   declare_log_level(app, jobs.log.level);
   app.add_option("--log-dir", jobs.log.directory,
-                 "Folder of a file, ddp-rendezvous.log, that gets the last lines of all levels when a job has ended "
-                 "badly")
+                 "Folder of ddp-rendezvous.log. When a job ends with an error, this file gets the newest lines of all "
+                 "levels")
       ->type_name("DIR");
   ServeStore options;
   auto* store = app.add_subcommand("store",
-                                   "Serve a store alone, for workers that something else than ddprun starts: "
-                                   "MASTER_ADDR and MASTER_PORT name it, TORCHELASTIC_USE_AGENT_STORE=True tells "
-                                   "PyTorch not to start one");
+                                   "Serve only a store, for workers that ddprun does not start. Workers find it by "
+                                   "MASTER_ADDR and MASTER_PORT. Set TORCHELASTIC_USE_AGENT_STORE=True so that "
+                                   "PyTorch does not start its own store");
   declare_place(*store, options.port, options.hosts);
   store
       ->add_option("--store-allow", options.allow,
-                   "Who may connect besides this user's processes on this host: blocks such as 10.0.0.0/8, or any")
+                   "Who may connect, besides this user's processes on this host: blocks such as 10.0.0.0/8, or any")
       ->type_name("CIDR,..|any")
       ->delimiter(',');
   store->add_option("--store-memory", options.memory_mib, "Memory of the store and all connections to it, in MiB")

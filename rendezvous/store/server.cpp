@@ -16,8 +16,8 @@
 #include <boost/asio/ip/tcp.hpp>
 
 #include "ddp/error.hpp"
+#include "rendezvous/store/access_control.hpp"
 #include "rendezvous/store/codec.hpp"
-#include "rendezvous/store/door.hpp"
 #include "rendezvous/store/key_value_store.hpp"
 #include "rendezvous/store/memory_budget.hpp"
 #include "rendezvous/store/send_queue.hpp"
@@ -78,9 +78,9 @@ class Server::Impl {
 
   void adopt(base::UniqueFd socket, const sockaddr_storage& peer);
   void put(const std::string& key, const std::string& value);
-  void allow(const std::vector<std::string>& blocks) { door_.allow(AllowList::parse(blocks)); }
+  void allow(const std::vector<std::string>& blocks) { access_.allow(AllowList::parse(blocks)); }
   void begin_round(std::set<base::Address> members) {
-    door_.begin_round(std::move(members));
+    access_.begin_round(std::move(members));
     drop_all();
   }
   void stop();
@@ -109,7 +109,7 @@ class Server::Impl {
 
   asio::io_context& io_;
   ServerOptions options_;
-  Door door_;
+  AccessControl access_;
   std::optional<KeyValueStore> store_;  // always there
   std::unordered_map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::uint64_t connections_made_ = 0;
@@ -314,7 +314,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
 Server::Impl::Impl(asio::io_context& io, ServerOptions options)
     : io_(io),
       options_(std::move(options)),
-      door_(allow_list(options_)),
+      access_(allow_list(options_)),
       store_(std::in_place, store_options(options_)) {}
 
 void Server::Impl::adopt(base::UniqueFd socket, const sockaddr_storage& peer) {
@@ -324,7 +324,7 @@ void Server::Impl::adopt(base::UniqueFd socket, const sockaddr_storage& peer) {
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) return;
   const auto source = base::address_of(peer);
   const auto address = source.text();
-  if (const auto why = door_.refusal(peer, local))
+  if (const auto why = access_.refusal(peer, local))
     return warn(source.is_loopback() ? "store: another user" : "store: address that is not allowed", address,
                 "refused " + *why);
   if (connections_.size() >= options_.connection_count_max) {

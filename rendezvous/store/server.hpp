@@ -1,9 +1,10 @@
 // Serves a store: PyTorch's TCPStore wire protocol, on the program's event loop, over connections that a port hands it
 // (rendezvous/port/port.hpp).
 //
-// The protocol has no authentication, so the server guards its door (door.hpp). A client that does not read its answers
-// is not read from until it does. Keys, values and all that is held for connections share one budget of memory
-// (memory_budget.hpp); where it is used up, the connection that holds the most is closed.
+// The protocol has no authentication, so the server decides by address and user who may connect (access_control.hpp).
+// While a client does not read its answers, the server does not read from it. Keys, values and all that is held for
+// connections share one budget of memory (memory_budget.hpp). If it is used up, the server closes the connection that
+// holds the most.
 //
 // Threads: the event loop's only.
 #pragma once

@@ -15,7 +15,7 @@
 #include "base/fork_guard.hpp"
 #include "base/quiet_thread.hpp"
 #include "rendezvous/port/port.hpp"
-#include "rendezvous/store/door.hpp"
+#include "rendezvous/store/access_control.hpp"
 #include "rendezvous/store/server.hpp"
 
 namespace ddp::store {

@@ -600,7 +600,7 @@ void check_name(const char* name, const std::string& text) {
   if (text.size() > kNameBytesMax) refuse(name, "is too long");
 }
 
-// Others connect to it, and it opens the store's door.
+// Other nodes connect to this address, and the store accepts connections from it.
 void check_address(const char* name, const std::string& text) {
   if (!base::parse_address(text)) refuse(name, "is no address");
 }

@@ -466,7 +466,7 @@ class MembershipWorld {
       node.runs = false;
     } else if (const auto* open = std::get_if<OpenStore>(&message)) {
       node.told += "open\n";
-      for (const auto& address : open->allow) require(!address.empty(), "the store's door is opened for addresses");
+      for (const auto& address : open->allow) require(!address.empty(), "the store is opened for no empty address");
     }
     if (answer) answers_.emplace_back(node.connection, *answer);
   }

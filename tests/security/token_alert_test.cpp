@@ -30,29 +30,29 @@ class Forger {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(static_cast<std::uint16_t>(port));
     const int yes = 1;
-    ::setsockopt(door_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (::bind(door_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(door_.get(), 16) != 0)
+    ::setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+        ::listen(listener_.get(), 16) != 0)
       throw std::runtime_error("no port to listen on");
     const timeval patience{kPatience.count(), 0};
-    ::setsockopt(door_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    ::setsockopt(listener_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   }
 
   // To one connection. False at the deadline.
   bool answer(unsigned char alert) const {
-    const base::UniqueFd client(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const base::UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     std::array<char, 4096> hello;
     if (!client || ::recv(client.get(), hello.data(), hello.size(), 0) <= 0) return false;
     const std::array<unsigned char, 7> record{21, 3, 3, 0, 2, 2, alert};
     return ::send(client.get(), record.data(), record.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(record.size());
   }
 
-  void stop() const { ::shutdown(door_.get(), SHUT_RDWR); }  // no connection comes any more
+  void stop() const { ::shutdown(listener_.get(), SHUT_RDWR); }  // no connection comes any more
 
   const long port = std::stol(free_port());  // which a daemon may get afterwards
 
  private:
-  const base::UniqueFd door_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const base::UniqueFd listener_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
 };
 
 constexpr unsigned char kAccessDenied = 49, kIllegalParameter = 47;  // no token there; another token there

@@ -33,9 +33,9 @@ class Listener {
   explicit Listener(long to) : to_(static_cast<std::uint16_t>(to)) {
     sockaddr_in address = loopback(0);
     socklen_t length = sizeof address;
-    if (::bind(door_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(door_.get(), 16) != 0 ||
-        ::getsockname(door_.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+        ::listen(listener_.get(), 16) != 0 ||
+        ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
       throw std::runtime_error("no port to listen on");
     port = ntohs(address.sin_port);
     thread_ = std::thread([this] { pass_on(); });
@@ -68,7 +68,7 @@ class Listener {
 
   void pass_on() {
     while (true) {
-      std::vector<pollfd> waits{{stop_.get(), POLLIN, 0}, {door_.get(), POLLIN, 0}};
+      std::vector<pollfd> waits{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
       for (const auto& pair : pairs_) {
         waits.push_back({pair.client ? pair.client.get() : -1, POLLIN, 0});
         waits.push_back({pair.endpoint ? pair.endpoint.get() : -1, POLLIN, 0});
@@ -84,7 +84,7 @@ class Listener {
   }
 
   void accept() {
-    base::UniqueFd client(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    base::UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     base::UniqueFd endpoint(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const auto address = loopback(to_);
     if (::connect(endpoint.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
@@ -106,7 +106,7 @@ class Listener {
   }
 
   const std::uint16_t to_;
-  const base::UniqueFd door_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)}, stop_{::eventfd(0, EFD_CLOEXEC)};
+  const base::UniqueFd listener_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)}, stop_{::eventfd(0, EFD_CLOEXEC)};
   std::deque<Pair> pairs_;
   mutable std::mutex mutex_;
   std::string heard_;

@@ -174,16 +174,24 @@ void Workers::answer_if_no_orphan_is_left() {
 void Workers::kill_worker(int local_rank) {
   world_.clock.after(kPipe, &guardian_, [this, local_rank] {
     look_who_is_ending();
-    end_after(local_rank, kill_time(), kKilled);
+    kill(local_rank);
   });
 }
 
 void Workers::kill_tree() {
   world_.clock.after(kPipe, &guardian_, [this] {
     look_who_is_ending();
-    for (int local_rank = 0; local_rank < count(); ++local_rank) end_after(local_rank, kill_time(), kKilled);
+    for (int local_rank = 0; local_rank < count(); ++local_rank) kill(local_rank);
     if (!orphans_.empty()) end_orphan();
   });
+}
+
+// However long the kernel takes to end it, it runs no instruction of its own any more.
+void Workers::kill(int local_rank) {
+  const auto time = kill_time();
+  const bool takes_long = time > 1s;
+  if (takes_long && does_work(local_rank)) return die_slowly(local_rank, time);
+  end_after(local_rank, time, kKilled);
 }
 
 Duration Workers::kill_time() const {
@@ -288,7 +296,7 @@ void Workers::end_all(Action done) {
 
 void Workers::abandon() {
   is_abandoned_ = true;
-  for (int local_rank = 0; local_rank < count(); ++local_rank) end_after(local_rank, kill_time(), kKilled);
+  for (int local_rank = 0; local_rank < count(); ++local_rank) kill(local_rank);
 }
 
 void Workers::end_after(int local_rank, Duration time, Ending ending) {

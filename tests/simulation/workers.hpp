@@ -129,6 +129,7 @@ class Workers {
   void tell(std::vector<launcher::WorkerGroupEvent> events);
   void tell_if_empty(std::vector<launcher::WorkerGroupEvent> events);
   void set(Worker& worker, State state);
+  void kill(int local_rank);
   Duration kill_time() const;
 
   World& world_;

@@ -1,10 +1,10 @@
 // Decides who may connect to the store, which has no authentication of its own.
 //
-// A connection from this host must belong to our user; one from elsewhere must come from an address that was allowed.
-// A guard against mistakes and neighbours, not authentication.
+// A connection from this host must belong to our user. A connection from another host must come from an allowed
+// address. This protects against mistakes and other users of the host. It is no authentication.
 //
-// The decision is pure; Door asks the kernel for what it needs: the addresses of this host's interfaces, and the owner
-// of the socket at the other end.
+// refusal() is pure. AccessControl asks the kernel for its facts: the addresses of this host's interfaces, and the
+// owner of the socket at the other end.
 //
 // Threads: one caller at a time.
 // Protocol: docs/store_protocol.md, "Who may connect".
@@ -52,9 +52,9 @@ struct Caller {
 // Why the caller is refused, with the option that admits it; empty where it is admitted.
 std::optional<std::string> refusal(const Caller& caller, uid_t our_uid, const AllowList& allow);
 
-class Door {
+class AccessControl {
  public:
-  explicit Door(AllowList allow);
+  explicit AccessControl(AllowList allow);
 
   // Admits these too, from now on.
   void allow(const AllowList& more);

@@ -1,4 +1,4 @@
-#include "rendezvous/store/door.hpp"
+#include "rendezvous/store/access_control.hpp"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ bool admits(const std::vector<std::string>& allow, const std::string& peer) {
   return !refusal(caller, kUs, AllowList::parse(allow));
 }
 
-TEST(StoreDoor, AddressesCompareAcrossFamilies) {
+TEST(StoreAccess, AddressesCompareAcrossFamilies) {
   EXPECT_EQ(address("10.1.2.3"), address("::ffff:10.1.2.3"));
   EXPECT_EQ(address("::ffff:10.1.2.3").text(), "10.1.2.3");
   EXPECT_EQ(address("fd00:0::1").text(), "fd00::1");
@@ -56,7 +56,7 @@ TEST(StoreDoor, AddressesCompareAcrossFamilies) {
   EXPECT_FALSE(address("::2").is_loopback());
 }
 
-TEST(StoreDoor, AllowListAdmitsItsBlocksOnly) {
+TEST(StoreAccess, AllowListAdmitsItsBlocksOnly) {
   const struct {
     const char* block;
     const char* in;
@@ -81,7 +81,7 @@ TEST(StoreDoor, AllowListAdmitsItsBlocksOnly) {
   EXPECT_TRUE(admits({"any"}, "8.8.8.8"));
 }
 
-TEST(StoreDoor, MalformedBlockIsNamed) {
+TEST(StoreAccess, MalformedBlockIsNamed) {
   for (const char* text : {"", "10.0.0", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/8x", "10.0.0.0/ 8",
                            "fd00::/129", "node0", "Any", "10.0.0.0/8/8", "fe80::1%eth0"}) {
     SCOPED_TRACE(text);
@@ -94,7 +94,7 @@ TEST(StoreDoor, MalformedBlockIsNamed) {
   }
 }
 
-TEST(StoreDoor, ThisHostsConnectionMustBeOurUsers) {
+TEST(StoreAccess, ThisHostsConnectionMustBeOurUsers) {
   const AllowList own_net = AllowList::parse({"10.0.0.0/8"});
   Caller caller{.address = address("10.0.0.5"), .is_this_host = true, .owner = kUs};
   EXPECT_EQ(refusal(caller, kUs, {}), std::nullopt);
@@ -107,7 +107,7 @@ TEST(StoreDoor, ThisHostsConnectionMustBeOurUsers) {
   EXPECT_EQ(refusal(caller, kUs, AllowList::parse({"any"})), std::nullopt);
 }
 
-TEST(StoreDoor, RefusalNamesTheOptionThatAdmits) {
+TEST(StoreAccess, RefusalNamesTheOptionThatAdmits) {
   Caller caller{.address = address("10.0.0.5"), .is_this_host = false, .owner = std::nullopt};
   EXPECT_THAT(refusal(caller, kUs, {}).value(), HasSubstr("--store-allow=10.0.0.5/32 admits it"));
   caller.address = address("fd00::5");
@@ -143,8 +143,8 @@ struct Connected {
   }
 };
 
-TEST(StoreDoor, FindsOurOwnConnectionsInEveryFamily) {
-  const Door door({});
+TEST(StoreAccess, FindsOurOwnConnectionsInEveryFamily) {
+  const AccessControl access({});
   const struct {
     const char *listen, *connect;
   } cases[] = {{"127.0.0.1", "127.0.0.1"}, {"0.0.0.0", "127.3.4.5"},   {"::1", "::1"},
@@ -153,21 +153,21 @@ TEST(StoreDoor, FindsOurOwnConnectionsInEveryFamily) {
     SCOPED_TRACE(std::string(c.listen) + " from " + c.connect);
     const Connected connected(c.listen, c.connect);
     if (!connected.accepted) continue;  // a host without IPv6
-    EXPECT_EQ(door.refusal(connected.peer, connected.local), std::nullopt);
+    EXPECT_EQ(access.refusal(connected.peer, connected.local), std::nullopt);
   }
 }
 
 // The kernel reports such a socket as root's, whoever it was.
-TEST(StoreDoor, ClosedConnectionBelongsToNobody) {
+TEST(StoreAccess, ClosedConnectionBelongsToNobody) {
   Connected connected("127.0.0.1", "127.0.0.1");
   connected.client.reset();
-  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(),
+  EXPECT_THAT(AccessControl({}).refusal(connected.peer, connected.local).value(),
               HasSubstr("whose process has closed it already"));
-  EXPECT_EQ(Door(AllowList::parse({"any"})).refusal(connected.peer, connected.local), std::nullopt);
+  EXPECT_EQ(AccessControl(AllowList::parse({"any"})).refusal(connected.peer, connected.local), std::nullopt);
 }
 
 // The kernel's look-up falls back to a listening socket on the port of the connection that is gone.
-TEST(StoreDoor, OurListenerOnThePeersPortIsNoPassport) {
+TEST(StoreAccess, OurListenerOnThePeersPortAdmitsNobody) {
   Connected connected("127.0.0.1", "127.0.0.1", "127.7.7.7");  // an address that nobody else takes the port on
   sockaddr_in peer;
   std::memcpy(&peer, &connected.peer, sizeof peer);
@@ -179,45 +179,45 @@ TEST(StoreDoor, OurListenerOnThePeersPortIsNoPassport) {
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   require(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof peer) == 0, "bind");
   require(::listen(listener.get(), 1) == 0, "listen");
-  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(),
+  EXPECT_THAT(AccessControl({}).refusal(connected.peer, connected.local).value(),
               HasSubstr("whose process has closed it already"));
 }
 
-TEST(StoreDoor, StrangerFromElsewhereIsRefused) {
-  EXPECT_THAT(Door({}).refusal(storage_of("192.0.2.1", 999), storage_of("127.0.0.1", 29400)).value(),
+TEST(StoreAccess, StrangerFromElsewhereIsRefused) {
+  EXPECT_THAT(AccessControl({}).refusal(storage_of("192.0.2.1", 999), storage_of("127.0.0.1", 29400)).value(),
               HasSubstr("neither this host"));
-  EXPECT_EQ(Door(AllowList::parse({"192.0.2.0/24"})).refusal(storage_of("192.0.2.1"), storage_of("127.0.0.1")),
+  EXPECT_EQ(AccessControl(AllowList::parse({"192.0.2.0/24"})).refusal(storage_of("192.0.2.1"), storage_of("127.0.0.1")),
             std::nullopt);
 }
 
-TEST(StoreDoor, AddressesOfARoundAreForgottenWithIt) {
+TEST(StoreAccess, AddressesOfARoundAreForgottenWithIt) {
   const auto here = storage_of("192.0.2.1", 29400);
   const auto first = storage_of("192.0.2.7", 4000), second = storage_of("192.0.2.8", 4000);
-  Door door(AllowList::parse({"198.51.100.0/24"}));
-  EXPECT_TRUE(door.refusal(first, here));
-  door.begin_round({base::address_of(first)});
-  EXPECT_EQ(door.refusal(first, here), std::nullopt);
-  EXPECT_TRUE(door.refusal(second, here));
-  door.begin_round({base::address_of(second)});
-  EXPECT_TRUE(door.refusal(first, here));
-  EXPECT_EQ(door.refusal(second, here), std::nullopt);
-  EXPECT_EQ(door.refusal(storage_of("198.51.100.9", 4000), here), std::nullopt) << "the user's stay";
+  AccessControl access(AllowList::parse({"198.51.100.0/24"}));
+  EXPECT_TRUE(access.refusal(first, here));
+  access.begin_round({base::address_of(first)});
+  EXPECT_EQ(access.refusal(first, here), std::nullopt);
+  EXPECT_TRUE(access.refusal(second, here));
+  access.begin_round({base::address_of(second)});
+  EXPECT_TRUE(access.refusal(first, here));
+  EXPECT_EQ(access.refusal(second, here), std::nullopt);
+  EXPECT_EQ(access.refusal(storage_of("198.51.100.9", 4000), here), std::nullopt) << "the user's stay";
 }
 
-TEST(StoreDoor, AddressesOfARoundDoNotAdmitOtherUsersOfThisHost) {
+TEST(StoreAccess, AddressesOfARoundDoNotAdmitOtherUsersOfThisHost) {
   const auto stranger = storage_of("127.0.0.1", 999);
-  Door door({});
-  door.begin_round({base::address_of(stranger)});
-  EXPECT_TRUE(door.refusal(stranger, storage_of("127.0.0.1", 29400)));
+  AccessControl access({});
+  access.begin_round({base::address_of(stranger)});
+  EXPECT_TRUE(access.refusal(stranger, storage_of("127.0.0.1", 29400)));
 }
 
-TEST(StoreDoor, AddressesAnnouncedLaterMayConnect) {
+TEST(StoreAccess, AddressesAnnouncedLaterMayConnect) {
   const auto peer = storage_of("192.0.2.7", 4000), local = storage_of("192.0.2.1", 29400);
-  Door door(AllowList::parse({}));
-  EXPECT_TRUE(door.refusal(peer, local));
-  door.allow(AllowList::parse({"192.0.2.7", "192.0.2.7"}));
-  EXPECT_EQ(door.refusal(peer, local), std::nullopt);
-  EXPECT_TRUE(door.refusal(storage_of("192.0.2.8", 4000), local));
+  AccessControl access(AllowList::parse({}));
+  EXPECT_TRUE(access.refusal(peer, local));
+  access.allow(AllowList::parse({"192.0.2.7", "192.0.2.7"}));
+  EXPECT_EQ(access.refusal(peer, local), std::nullopt);
+  EXPECT_TRUE(access.refusal(storage_of("192.0.2.8", 4000), local));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a stranger can read, open or get in the way of at the edges of the programs.
+// What another user or an unknown peer can read, open or disturb.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -49,7 +49,7 @@ std::vector<std::string> member_of(const std::string& run_id, const std::string&
           kStay};
 }
 
-TEST(SmallDoors, JobsIdIsNotToldToWhoDoesNotKnowIt) {
+TEST(Exposure, JobsIdIsNotToldToWhoDoesNotKnowIt) {
   const auto port = free_port();
   Job host(member_of("hidden-7f3", port, "true"));
   ASSERT_TRUE(host.prints("waiting")) << host.err();
@@ -81,7 +81,7 @@ std::vector<std::string> listening_ends(pid_t pid) {
   return out;
 }
 
-TEST(SmallDoors, LoopbackEndpointListensOnLoopbackOnly) {
+TEST(Exposure, LoopbackEndpointListensOnLoopbackOnly) {
   const auto port = free_port();
   Job host(member_of("job", port, "true"));
   Job other(member_of("job", port, "false"));
@@ -98,7 +98,7 @@ TEST(SmallDoors, LoopbackEndpointListensOnLoopbackOnly) {
 }
 
 // Another user listens on ::1 at the port of an endpoint at localhost, whose ddprun listens on 127.0.0.1.
-TEST(SmallDoors, ListenerOnTheOtherLoopbackAddressIsReachedByNobody) {
+TEST(Exposure, ListenerOnTheOtherLoopbackAddressIsReachedByNobody) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give localhost both addresses";
   const auto port = free_port();
   const base::UniqueFd listener(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -136,9 +136,9 @@ TEST(SmallDoors, ListenerOnTheOtherLoopbackAddressIsReachedByNobody) {
   EXPECT_EQ(::poll(&waiting, 1, 0), 0) << "somebody has come to the listener on ::1";
 }
 
-TEST(SmallDoors, FolderThatSomebodyElseMadeDoesNotStopTheLogs) {
+TEST(Exposure, FolderThatSomebodyElseMadeDoesNotStopTheLogs) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make a folder of another user";
-  char name[] = "/tmp/ddprun_small_doors_XXXXXX";
+  char name[] = "/tmp/ddprun_exposure_XXXXXX";
   const std::string folder = ::mkdtemp(name);
   const auto usual = folder + "/ddprun_" + std::to_string(::geteuid());
   ASSERT_EQ(::mkdir(usual.c_str(), 0777), 0);
@@ -154,7 +154,7 @@ TEST(SmallDoors, FolderThatSomebodyElseMadeDoesNotStopTheLogs) {
 }
 
 // An endpoint that has one node open its store, to whatever it says.
-TEST(SmallDoors, EndpointCannotOpenTheStoreOfANodeToEverybody) {
+TEST(Exposure, EndpointCannotOpenTheStoreOfANodeToEverybody) {
   using rendezvous::Channel;
   for (const std::string allow : {"any", "0.0.0.0/0", "::/0"}) {
     SCOPED_TRACE(allow);
@@ -186,7 +186,7 @@ TEST(SmallDoors, EndpointCannotOpenTheStoreOfANodeToEverybody) {
   }
 }
 
-TEST(SmallDoors, EndpointCannotFillTheMemoryOfANodeWithAddresses) {
+TEST(Exposure, EndpointCannotFillTheMemoryOfANodeWithAddresses) {
   auto endpoint = RawPeer::endpoint();
   Job node(member_of("job", std::to_string(endpoint.port()), "false"));
   ASSERT_TRUE(endpoint.hear("hello")) << node.err();

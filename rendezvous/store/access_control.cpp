@@ -1,4 +1,4 @@
-#include "rendezvous/store/door.hpp"
+#include "rendezvous/store/access_control.hpp"
 
 #include <unistd.h>
 
@@ -83,14 +83,14 @@ std::optional<std::string> refusal(const Caller& caller, uid_t our_uid, const Al
          address + (caller.address.is_v4() ? "/32" : "/128") + " admits it, " + allow.option + "=any everybody";
 }
 
-Door::Door(AllowList allow) : allow_(std::move(allow)) {}
+AccessControl::AccessControl(AllowList allow) : allow_(std::move(allow)) {}
 
-void Door::allow(const AllowList& more) {
+void AccessControl::allow(const AllowList& more) {
   allow_.is_any = allow_.is_any || more.is_any;
   allow_.blocks.insert(more.blocks.begin(), more.blocks.end());
 }
 
-std::optional<std::string> Door::refusal(const sockaddr_storage& peer, const sockaddr_storage& local) const {
+std::optional<std::string> AccessControl::refusal(const sockaddr_storage& peer, const sockaddr_storage& local) const {
   if (allow_.is_any) return std::nullopt;
   const auto peer_end = base::socket_end_of(peer), local_end = base::socket_end_of(local);
   Caller caller{.address = peer_end.address};
