@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -90,6 +91,7 @@ TEST(Guardian, AnErrorInItEndsItAndItsWorkersAndReachesNoCopyOfItsCaller) {
 // A later ddprun on this host may be heard.
 TEST(Guardian, KeepsTheRecordOfTheNodeIfNobodyHearsItsFarewell) {
   namespace fs = std::filesystem;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   for (const bool is_wanted : {true, false}) {
     SCOPED_TRACE(is_wanted);
     const test::ScratchDirectory parent;
@@ -100,15 +102,21 @@ TEST(Guardian, KeepsTheRecordOfTheNodeIfNobodyHearsItsFarewell) {
     write_record(folder, record);
     GuardianOptions options{{"/bin/true", {"true"}}, {}, {}, {1024, 1024}, {}, folder};
     sigemptyset(&options.worker_signal_mask);
-    auto guardian = start_guardian(options);
-    const std::vector<std::string> nobody_listens{"key", "127.0.0.1", "1"};
-    if (is_wanted)
-      send_request(guardian.socket.get(), packet_of({RequestKind::set_farewell, 0, 0, nobody_listens}), {});
-    end(std::move(guardian));
+    const pid_t ddprun = ::fork();
+    if (ddprun == 0) {
+      const auto guardian = start_guardian(options);
+      const std::vector<std::string> nobody_listens{"key", "127.0.0.1", "1"};
+      if (is_wanted)
+        send_request(guardian.socket.get(), packet_of({RequestKind::set_farewell, 0, 0, nobody_listens}), {});
+      ::_exit(0);
+    }
+    while (::waitpid(-1, nullptr, 0) > 0) {  // that one, and then its guardian
+    }
     EXPECT_EQ(read_record(folder).has_value(), is_wanted);
     EXPECT_FALSE(fs::exists(folder / "error.json"));
     EXPECT_EQ(fs::exists(folder), is_wanted);
   }
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 TEST(Guardian, StartsNoWorkerWithAVariableOfAnotherList) {
