@@ -1,27 +1,30 @@
 // A rank of which one fails in a way that is named, while the others are in a collective with it:
 //
-//   failing_worker <how> <rank> [<MiB>]
+//   failing_worker <how> <rank>
 //
-// kill, segv, abort  die of that signal
+// kill, segv, abort  dies of that signal
+// oom                takes memory until the kernel kills it
+// kill_200, ...      the same four with a teardown of so many ms: the connections end, the process does so later
 // exit               ends with exit code 3
 // throw              throws out of its group; main catches it and returns 1, as it does on the other ranks
 // return             leaves its group in order, and main returns 3
 // abort_group        gives up on its group, and throws
 // slow_throw         as throw, but the process goes on for 0.3 s after it has left its group
-// oom                takes memory until the kernel kills it
 // hang               does not come to a collective, whose timeout is 2 s
 // guardian, agent    kills that process of its node
 // disk_full          throws for a full disk
-// late_kill          as slow_throw, and meanwhile rank 0 is killed
-// segv_200, segv_2000, abort_200, abort_2000
-//                    that signal has a handler, as crash reporters have: it closes all files, takes so many ms, and
-//                    lets the process die of the signal
+// late_kill          as slow_throw, and meanwhile the next rank is killed
 //
-// It holds so many MiB first: they make its end take long.
+// SIGSEGV and SIGABRT have their teardown in a handler, as those of crash reporters: it closes all files, waits, and
+// lets the process die of the signal. After SIGKILL a process that traces it is told of its end first, and lets its
+// parent know later, as a driver that is slow to free a GPU does.
 #include <ddp/process_group.hpp>
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,16 +45,20 @@ using namespace std::chrono_literals;
 
 struct Plan {
   std::string how;
+  int teardown_ms = 0;
   int rank = 0;
-  std::size_t mebibytes = 0;
 };
 
-void hold_memory(std::size_t mebibytes) {
-  const std::size_t bytes = mebibytes << 20;
-  if (bytes == 0) return;
+Plan plan_of(const std::string& how, int rank) {
+  const auto digits = how.find_first_of("0123456789");
+  if (digits == std::string::npos) return {how, 0, rank};
+  return {how.substr(0, digits - 1), std::stoi(how.substr(digits)), rank};
+}
+
+void take_memory() {
+  constexpr std::size_t bytes = std::size_t{16} << 20;
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no memory");
-  ::madvise(memory, bytes, MADV_NOHUGEPAGE);  // small pages take longer to be freed
   for (std::size_t at = 0; at < bytes; at += 4096) static_cast<volatile char*>(memory)[at] = 1;
 }
 
@@ -74,15 +81,37 @@ void report_crash(int signal_number) {
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-// "segv_200"
-void crash_slowly(const std::string& how) {
-  g_teardown_ms = std::stoi(how.substr(how.find('_') + 1));
+void crash_slowly(int signal_number, int teardown_ms) {
+  g_teardown_ms = teardown_ms;
   struct sigaction action {};
   action.sa_handler = report_crash;
   sigfillset(&action.sa_mask);
-  const int signal_number = how[0] == 's' ? SIGSEGV : SIGABRT;
   ::sigaction(signal_number, &action, nullptr);
   ::raise(signal_number);
+}
+
+// Only the tracer sees a dead process at first: it stays a zombie, and its parent is told when the tracer has ended.
+// Source: ptrace(2), "Death under ptrace".
+void hold_back_its_end(int teardown_ms) {
+  int ready[2];
+  if (::pipe(ready) != 0) throw std::runtime_error("no pipe");
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  const pid_t traced = ::getpid();
+  if (::fork() == 0) {
+    ::dup2(ready[1], 3);
+    ::close_range(4, ~0U, 0);  // the others see the connections end
+    ::signal(SIGTERM, SIG_IGN);
+    if (::ptrace(PTRACE_SEIZE, traced, nullptr, nullptr) != 0) ::_exit(1);
+    if (::write(3, "", 1) != 1) ::_exit(1);
+    siginfo_t end;
+    ::waitid(P_PID, static_cast<id_t>(traced), &end, WEXITED | WNOWAIT | __WALL);
+    ::usleep(static_cast<useconds_t>(teardown_ms) * 1000);
+    ::_exit(0);
+  }
+  ::close(ready[1]);
+  char is_traced = 0;
+  if (::read(ready[0], &is_traced, 1) != 1) ::_exit(4);  // no cause that is expected
+  ::close(ready[0]);
 }
 
 pid_t parent_of(pid_t pid) {
@@ -92,8 +121,12 @@ pid_t parent_of(pid_t pid) {
   return -1;
 }
 
-void fail(ddp::ProcessGroup& world, const std::string& how) {
-  while (how == "oom") hold_memory(16);
+void fail(ddp::ProcessGroup& world, const Plan& plan) {
+  const auto& how = plan.how;
+  if (plan.teardown_ms > 0 && (how == "kill" || how == "oom")) hold_back_its_end(plan.teardown_ms);
+  if (plan.teardown_ms > 0 && how == "segv") crash_slowly(SIGSEGV, plan.teardown_ms);
+  if (plan.teardown_ms > 0 && how == "abort") crash_slowly(SIGABRT, plan.teardown_ms);
+  while (how == "oom") take_memory();
   if (how == "guardian") ::kill(::getppid(), SIGKILL);
   if (how == "agent") ::kill(parent_of(::getppid()), SIGKILL);
   while (how == "hang" || how == "guardian" || how == "agent") ::pause();
@@ -102,7 +135,6 @@ void fail(ddp::ProcessGroup& world, const std::string& how) {
     file.exceptions(std::ios::failbit | std::ios::badbit);
     file << "checkpoint" << std::flush;
   }
-  if (how.find("_200") != std::string::npos) crash_slowly(how);
   if (how == "kill") ::kill(::getpid(), SIGKILL);
   if (how == "segv") ::raise(SIGSEGV);
   if (how == "abort") std::abort();
@@ -128,13 +160,13 @@ int run(const Plan& plan) {
   if (plan.how == "hang") options.timeout = 2s;
   ddp::ProcessGroup world = ddp::init_process_group(options);
   const bool is_it = world.rank() == plan.rank;
-  if (is_it) hold_memory(plan.mebibytes);
   std::vector<float> values(1000, 1.0F);
   for (int step = 0; step < 5; ++step) world.all_reduce(values);
   if (is_it && plan.how == "return") return 3;
   if (is_it && (plan.how == "slow_throw" || plan.how == "late_kill")) slow.time = 300ms;
-  if (is_it) fail(world, plan.how);
-  if (plan.how == "late_kill" && world.rank() == 0) die_after_the_first(world, values);
+  if (is_it) fail(world, plan);
+  const bool is_next = world.rank() == (plan.rank + 1) % world.size();
+  if (plan.how == "late_kill" && is_next) die_after_the_first(world, values);
   while (true) world.all_reduce(values);
 }
 
@@ -143,7 +175,7 @@ int run(const Plan& plan) {
 int main(int count, char** arguments) {
   if (count < 3) return 2;
   try {
-    return run({arguments[1], std::atoi(arguments[2]), count > 3 ? std::stoul(arguments[3]) : 0});
+    return run(plan_of(arguments[1], std::atoi(arguments[2])));
   } catch (const std::exception&) {
     return 1;
   }
