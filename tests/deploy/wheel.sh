@@ -50,6 +50,11 @@ for file in bin/ddprun bin/ddp-rendezvous share/man/man1/ddprun.1 share/bash-com
 done
 [ "$(ddprun --version)" = "$(python -m ddprun --version)" ] || fail "python -m ddprun is another program"
 ddp-rendezvous --version >"$scratch/log" || fail "ddp-rendezvous does not run"
+for group in torch.distributed.backends torch.backends; do  # where PyTorch looks for backends
+  python -c 'import sys; from importlib.metadata import entry_points
+[found] = entry_points(group=sys.argv[1]); assert (found.name, found.value) == ("ddp", "ddprun.c10d:register"), found
+' "$group" || fail "the wheel has no entry point $group"
+done
 
 out=$(ddprun --standalone --nproc-per-node=2 "$here/wheel_train.py" | sort)
 [ "$out" = "$(printf 'rank 0 of 2: sum 3\nrank 1 of 2: sum 3')" ] || fail "unexpected output: $out"
