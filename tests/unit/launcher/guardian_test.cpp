@@ -108,6 +108,7 @@ TEST(Guardian, KeepsTheRecordOfTheNodeIfNobodyHearsItsFarewell) {
       const std::vector<std::string> nobody_listens{"key", "127.0.0.1", "1"};
       if (is_wanted)
         send_request(guardian.socket.get(), packet_of({RequestKind::set_farewell, 0, 0, nobody_listens}), {});
+      start_worker(guardian, {ReportKind::spawned});  // so the guardian has read what came before
       ::_exit(0);
     }
     while (::waitpid(-1, nullptr, 0) > 0) {  // that one, and then its guardian

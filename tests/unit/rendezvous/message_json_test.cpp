@@ -344,7 +344,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
        {"/ended_nodes/0/node_key", {"", std::string(31, 'a'), std::string(33, 'a'), 7}, {kNonce}},
        {"/ended_nodes/0/nonce", {"", std::string(31, 'a'), std::string(33, 'a'), 7}, {kKey}},
        {"/ended_nodes/0/group_rank", {-1, 4}, {0, 3}},
-       {"/ended_nodes/0/group_world_size", {0, 3, 65'537}, {4, 65'536}},
+       {"/ended_nodes/0/group_world_size", {0, 65'537}, {4, 65'536}},
        {"/ended_nodes/0/round", {"", 7}},
        {"/restarts_max", {-1}},
        {"/restart_window_ms", {-1, 400 * kDay}},
