@@ -7,8 +7,8 @@
 #include "base/cut.hpp"
 #include "ddp/elastic.hpp"
 #include "worker_runtime/agent_link/process_link.hpp"
-#include "worker_runtime/core/failure/departure.hpp"
 #include "worker_runtime/files/process_log.hpp"
+#include "worker_runtime/flight_recorder/recorder.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -29,7 +29,7 @@ class RoundCut {
     const std::lock_guard lock(mutex_);
     if (has_come_) return;
     has_come_ = true;
-    was_in_call_ = core::is_in_call();
+    was_in_call_ = flight_recorder::process_recorder().has_incomplete_call();
     why_ = "the round is over" + (why.empty() ? "" : ": " + why);
     cut_.cut(why_);
     if (group_) group_->abort(why_, AbortCause::round_over);

@@ -13,7 +13,6 @@
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/core/bootstrap/bootstrap.hpp"
 #include "worker_runtime/core/bootstrap/environment.hpp"
-#include "worker_runtime/core/bootstrap/leader_links.hpp"
 #include "worker_runtime/core/bootstrap/rank0_store.hpp"
 #include "worker_runtime/core/bootstrap/starter.hpp"
 #include "worker_runtime/core/failure/departure.hpp"
@@ -133,9 +132,7 @@ void tell_agent(const Launch& launch, const std::exception_ptr& failure) {
     std::rethrow_exception(failure);
   } catch (const std::exception& error) {
     const auto verdict = core::verdict_of(error);
-    const auto* unreached = dynamic_cast<const core::HostUnreached*>(&error);
-    if (!verdict.ranks.empty())
-      core::tell_failure(group, verdict, unreached != nullptr ? unreached->unreached() : std::vector<int>());
+    if (!verdict.ranks.empty()) core::tell_failure(group, verdict);
   } catch (...) {  // none of ours
   }
 }
@@ -192,7 +189,6 @@ std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitO
   base::Deadline deadline = deadline_after(options.timeout);
   deadline.cut_by(cut);
   GroupMember member;
-  const core::MeetingMark is_in_call;
   const auto began = std::chrono::steady_clock::now();
   auto backend = join_or_tell(launch, options, member, deadline);
   process_log::log({"process_group_made",

@@ -1,17 +1,11 @@
 #include "worker_runtime/core/bootstrap/leader_links.hpp"
 
-#include <algorithm>
-#include <chrono>
+#include <system_error>
 
 #include "ddp/error.hpp"
 #include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
 
 namespace ddp::core {
-namespace {
-
-constexpr std::chrono::seconds kConnectMax{30};  // as long as a host may be silent in a call
-
-}  // namespace
 
 LeaderLinks::LeaderLinks(const process_group::GroupMember& who, const HostLayout& layout)
     : who_(who), layout_(layout), own_host_(layout.host_of(who.rank)) {
@@ -36,15 +30,13 @@ void LeaderLinks::connect(const std::vector<Endpoint>& endpoints, const MeetingP
     Endpoint endpoint = endpoints[static_cast<std::size_t>(host)];
     if (endpoint.address.empty()) endpoint.address = place.network.store_address;
     LinkSockets& link = links_[static_cast<std::size_t>(host)];
-    const auto now = std::chrono::steady_clock::now();
-    base::Deadline limit = deadline.part(now, std::min(deadline.end(), now + kConnectMax));
     try {
       hello.purpose = RankHello::Purpose::data;
-      link.data = connect_tcp(endpoint, hello, limit);
+      link.data = connect_tcp(endpoint, hello, deadline);
       hello.purpose = RankHello::Purpose::news;
-      link.news = connect_tcp(endpoint, hello, limit);
+      link.news = connect_tcp(endpoint, hello, deadline);
     } catch (const std::system_error& error) {
-      fail_to_connect(host, endpoint, error.code());
+      fail_to_connect(host, endpoint, error.code().message());
     }
   }
 }
@@ -57,15 +49,13 @@ bool LeaderLinks::are_complete() const {
   return true;
 }
 
-void LeaderLinks::fail_to_connect(int host, const Endpoint& endpoint, const std::error_code& why) const {
+void LeaderLinks::fail_to_connect(int host, const Endpoint& endpoint, const std::string& why) const {
   const int leader = layout_.leader_of(host);
-  const auto message = "rank " + std::to_string(leader) + ", which leads its host, can't be reached at " +
-                       endpoint.address + " port " + std::to_string(endpoint.port) + ": " + why.message() +
-                       where(who_) +
-                       "\ntry:   let the hosts of the job reach each other (DDP_SOCKET_IFNAME names the interface, "
-                       "DDPRUN_PORT_RANGE the ports)";
-  if (why == std::errc::connection_refused) throw RankFailure(message, {leader});
-  throw HostUnreached(message, leader, layout_.ranks_of(host));
+  throw RankFailure("rank " + std::to_string(leader) + ", which leads its host, can't be reached at " +
+                        endpoint.address + " port " + std::to_string(endpoint.port) + ": " + why + where(who_) +
+                        "\ntry:   let the hosts of the job reach each other (DDP_SOCKET_IFNAME names the interface, "
+                        "DDPRUN_PORT_RANGE the ports)",
+                    {leader});
 }
 
 }  // namespace ddp::core

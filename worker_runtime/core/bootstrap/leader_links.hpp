@@ -5,30 +5,16 @@
 #pragma once
 
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
-#include "ddp/error.hpp"
 #include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/core/bootstrap/meeting.hpp"
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::core {
-
-// A leader can't be reached, and its host has not refused the connection: the link to that host may be broken.
-class HostUnreached : public RankFailure {
- public:
-  // unreached: all ranks of that host.
-  HostUnreached(const std::string& message, int leader, std::vector<int> unreached)
-      : RankFailure(message, {leader}), unreached_(std::move(unreached)) {}
-  const std::vector<int>& unreached() const { return unreached_; }
-
- private:
-  std::vector<int> unreached_;
-};
 
 class LeaderLinks {
  public:
@@ -39,7 +25,7 @@ class LeaderLinks {
   void add(Acceptor::Arrival& arrival);
 
   // Connects to the leaders of the hosts before this one. `endpoints`: by host. Throws RankFailure for a leader that
-  // can't be reached, after kConnectMax at the latest; HostUnreached if its host gives no answer.
+  // can't be reached.
   void connect(const std::vector<Endpoint>& endpoints, const MeetingPlace& place, const std::string& secret,
                base::Deadline& deadline);
 
@@ -49,7 +35,7 @@ class LeaderLinks {
   std::vector<LinkSockets> take() { return std::move(links_); }
 
  private:
-  [[noreturn]] void fail_to_connect(int host, const Endpoint& endpoint, const std::error_code& why) const;
+  [[noreturn]] void fail_to_connect(int host, const Endpoint& endpoint, const std::string& why) const;
 
   process_group::GroupMember who_;
   HostLayout layout_;

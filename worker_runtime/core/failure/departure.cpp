@@ -1,6 +1,5 @@
 #include "worker_runtime/core/failure/departure.hpp"
 
-#include <atomic>
 #include <cstddef>
 #include <utility>
 
@@ -13,11 +12,6 @@ namespace {
 
 using worker_link::Departure;
 
-std::atomic<int>& meetings() {
-  static std::atomic<int> count{0};
-  return count;
-}
-
 void tell(const process_group::GroupMember& who, Departure departure) {
   auto* const link = agent_link::process_link();
   if (link == nullptr || !who.is_of_launcher || who.round.term == 0) return;
@@ -26,11 +20,6 @@ void tell(const process_group::GroupMember& who, Departure departure) {
 }
 
 }  // namespace
-
-MeetingMark::MeetingMark() noexcept { ++meetings(); }
-MeetingMark::~MeetingMark() { --meetings(); }
-
-bool is_in_call() { return meetings() > 0 || flight_recorder::process_recorder().has_incomplete_call(); }
 
 void tell_failure(const FailedGroup& group, const Verdict& verdict, const std::vector<int>& unreached) noexcept try {
   if (verdict.kind == Verdict::Kind::aborted || verdict.kind == Verdict::Kind::round_over) return;
@@ -44,7 +33,7 @@ void tell_failure(const FailedGroup& group, const Verdict& verdict, const std::v
     if (rank != group.who.rank) departure.ranks.push_back(of_job(rank));
   }
   for (const int rank : unreached) departure.unreached.push_back(of_job(rank));
-  departure.was_in_call = is_in_call();
+  departure.was_in_call = flight_recorder::process_recorder().has_incomplete_call();
   tell(group.who, std::move(departure));
 } catch (...) {  // as the header says
 }

@@ -18,19 +18,6 @@
 
 namespace ddp::core {
 
-// While it lives, this process has entered a call that has not completed: its ranks meet. A meeting is no recorded
-// call.
-class MeetingMark {
- public:
-  MeetingMark() noexcept;
-  ~MeetingMark();
-  MeetingMark(const MeetingMark&) = delete;
-  MeetingMark& operator=(const MeetingMark&) = delete;
-};
-
-// This process meets others, or has a call that has not completed, be it that the call has failed.
-bool is_in_call();
-
 // The group has failed: calls throw this verdict. `unreached`: its ranks on hosts that gave this host no answer.
 void tell_failure(const FailedGroup& group, const Verdict& verdict, const std::vector<int>& unreached = {}) noexcept;
 
