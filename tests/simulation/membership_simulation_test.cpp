@@ -154,7 +154,7 @@ TEST(MembershipSimulation, AnUnknownFaultIsRefusedWithTheNamesOfAll) {
   } catch (const std::invalid_argument& error) {
     EXPECT_EQ(std::string(error.what()),
               "there is no fault 'tyop'; there are: all, reset, refusal, close, one-way, cut, stall, late-death, "
-              "replaced-host, stop, slow-files, failed-calls, replaced-endpoint, full-daemon");
+              "replaced-host, stop, slow-files, failed-calls, replaced-endpoint, full-daemon, crashed-hosts");
   }
 }
 
