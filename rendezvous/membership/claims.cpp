@@ -43,17 +43,6 @@ void Claims::note_end(const EndedNode& ended, const RoundKey& key, ClaimedRound&
     round.gone.insert_or_assign(ended.group_rank, ended.node_key);
 }
 
-bool Claims::may_survivors_come() const {
-  const auto newest = std::max_element(ended_.begin(), ended_.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.round, a.nonce) < std::tie(b.round, b.nonce);
-  });
-  if (newest == ended_.end()) return false;
-  std::set<int> ranks;
-  for (const auto& ended : ended_)
-    if (ended.round == newest->round && ended.nonce == newest->nonce) ranks.insert(ended.group_rank);
-  return ranks.size() < static_cast<std::size_t>(newest->group_world_size);
-}
-
 void Claims::forget() {
   auto ended = std::move(ended_);
   *this = Claims(std::move(endpoint_address_), std::move(lost_));

@@ -44,8 +44,6 @@ class Claims {
   void leave(const std::string& node_key, bool is_end_proven);
   // A node that has not come here has ended. Those beyond kEndsKnownMax are forgotten: nothing is proven by them.
   void note_end(const EndedNode& ended);
-  // Of the newest round of which some node has ended, not all have.
-  bool may_survivors_come() const;
 
   void forget();  // all claims
 

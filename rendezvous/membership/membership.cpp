@@ -96,19 +96,12 @@ void Membership::take(Joined&& event, TimePoint now) {
   quorum_.come(hello.node_key);
   round_with_logs_ = std::max<std::int64_t>(round_with_logs_, hello.highest_round);
   may_others_come_ = may_others_come_ || hello.was_welcomed;
-  hold_first_round();
+  if (rounds_begun_ == 0)  // others may be about to come that still have a round
+    gathering_.hold_first_round_until(may_others_come_ ? began_ + recovery_.timeout() : began_);
   const auto ended_nodes = hello.ended_nodes;
   if (hello.held) take_in_with_round(event.node, Held(*hello.held), now);  // it may have to end its round first
   for (const auto& ended : ended_nodes) note_end(ended, now);
-  hold_first_round();
   go_on(now);
-}
-
-// Others may be about to come that still have a round.
-void Membership::hold_first_round() {
-  if (rounds_begun_ > 0) return;
-  const bool may_others_come = may_others_come_ || recovery_.may_survivors_come();
-  gathering_.hold_first_round_until(may_others_come ? began_ + recovery_.timeout() : began_);
 }
 
 void Membership::go_on(TimePoint now) {

@@ -212,7 +212,6 @@ class Membership {
   // Nodes (membership.cpp).
   bool is_own_call(const Hello& other) const;
   Admission admission() const { return {options_, nodes_, rounds_begun_ > 0}; }
-  void hold_first_round();
   void go_on(TimePoint now);
   Node forget(NodeId id);
   void note_loss(std::string what, TimePoint happened, TimePoint now);

@@ -47,7 +47,6 @@ class Recovery {
   void withdraw(const std::string& node_key) { claims_.withdraw(node_key); }
   void leave(const std::string& node_key, bool is_end_proven) { claims_.leave(node_key, is_end_proven); }
   void note_end(const EndedNode& ended) { claims_.note_end(ended); }
-  bool may_survivors_come() const { return claims_.may_survivors_come(); }
   // At once where the greater part of a round's members claim it, or all that can, and two of them bear each other out.
   // A single node may be a liar: it is believed where nobody else has come meanwhile. Empty while it is not decided.
   std::optional<Decision> decision(TimePoint now) const;
