@@ -1,7 +1,6 @@
 #include "rendezvous/membership/claims.hpp"
 
 #include <algorithm>
-#include <set>
 #include <tuple>
 
 namespace ddp::rendezvous {

@@ -95,9 +95,7 @@ void Membership::take(Joined&& event, TimePoint now) {
   const auto& hello = nodes_.add(event.node, std::move(coming)).hello;
   quorum_.come(hello.node_key);
   round_with_logs_ = std::max<std::int64_t>(round_with_logs_, hello.highest_round);
-  may_others_come_ = may_others_come_ || hello.was_welcomed;
-  if (rounds_begun_ == 0)  // others may be about to come that still have a round
-    gathering_.hold_first_round_until(may_others_come_ ? began_ + recovery_.timeout() : began_);
+  if (hello.was_welcomed && rounds_begun_ == 0) gathering_.hold_first_round_until(began_ + recovery_.timeout());
   const auto ended_nodes = hello.ended_nodes;
   if (hello.held) take_in_with_round(event.node, Held(*hello.held), now);  // it may have to end its round first
   for (const auto& ended : ended_nodes) note_end(ended, now);

@@ -317,8 +317,7 @@ class Membership {
   Quorum quorum_;
   std::optional<TimePoint> deadline_;  // of the phase
   Gathering gathering_;
-  bool may_others_come_ = false;  // with a round: nodes were welcomed before this membership began
-  bool is_split_said_ = false;    // that too few nodes are here to go on
+  bool is_split_said_ = false;  // that too few nodes are here to go on
   Newcomers newcomers_;
   OwnAbsence own_absence_;
   CurrentRound round_;                 // or the last one
