@@ -5,6 +5,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 
 #include "base/throw_errno.hpp"
 
@@ -22,6 +23,11 @@ inline std::string random_key() {
     out += kDigits[byte & 15];
   }
   return out;
+}
+
+// Whether it has the form of one.
+inline bool is_random_key(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 }  // namespace ddp::base

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/random_key.hpp"
 #include "base/unique_fd.hpp"
 #include "base/write_all.hpp"
 
@@ -29,10 +30,6 @@ std::string identity_of(const std::string& folder) {
   struct stat info {};
   if (::stat(folder.c_str(), &info) != 0) return {};
   return std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino);
-}
-
-bool is_secret(const std::string& text) {
-  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 std::string text_in(const std::string& path) {
@@ -71,8 +68,9 @@ std::optional<NodeRecord> read_record(const std::string& folder) {
                    {json.at("node_key").get<std::string>(), round.value_or(RoundId{}), json.at("group_rank").get<int>(),
                     json.at("group_world_size").get<int>(), json.at("nonce").get<std::string>()}};
     const auto& node = out.node;
-    const bool is_whole = round && is_secret(node.node_key) && is_secret(node.nonce) && node.group_rank >= 0 &&
-                          node.group_rank < node.group_world_size && node.group_world_size <= kNodesMax;
+    const bool is_whole = round && base::is_random_key(node.node_key) && base::is_random_key(node.nonce) &&
+                          node.group_rank >= 0 && node.group_rank < node.group_world_size &&
+                          node.group_world_size <= kNodesMax;
     if (is_whole && json.at("folder").get<std::string>() == identity_of(folder)) return out;
   } catch (const Json::exception&) {  // it is no record
   }

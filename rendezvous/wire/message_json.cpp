@@ -10,6 +10,7 @@
 #include "base/address.hpp"
 #include "base/json_depth.hpp"
 #include "base/printable.hpp"
+#include "base/random_key.hpp"
 #include "ddp/error.hpp"
 #include "rendezvous/wire/json_value.hpp"
 
@@ -586,7 +587,6 @@ void check_range(const char* name, std::int64_t value, std::int64_t low, std::in
 
 constexpr std::int64_t kWaitMax = std::int64_t{366} * 24 * 3600 * 1000;
 constexpr std::size_t kNameBytesMax = 256;
-constexpr std::size_t kSecretDigits = 32;
 constexpr int kExitCodeMax = 255;  // more would be cut, and 256 be taken for success
 constexpr int kSignalMax = 64;
 constexpr int kErrnoMax = 4095;
@@ -629,8 +629,7 @@ void check_ranks(const std::vector<int>& ranks) {
 
 // A node's key, or the nonce of a round.
 void check_secret(const char* name, const std::string& text) {
-  if (text.size() != kSecretDigits || text.find_first_not_of("0123456789abcdef") != std::string::npos)
-    refuse(name, "is not 32 hexadecimal digits");
+  if (!base::is_random_key(text)) refuse(name, "is not 32 hexadecimal digits");
 }
 
 // Each message has a check, be it an empty one: those without one do not compile. The kinds of fields have theirs
