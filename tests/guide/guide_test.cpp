@@ -20,6 +20,7 @@
 
 #include "tests/guide/page.hpp"
 #include "tests/integration/job.hpp"
+#include "tests/interop/python.hpp"
 #include "tests/multihost/hosts.hpp"
 #include "tests/slurm/cluster.hpp"
 #include "tests/text.hpp"
@@ -42,6 +43,12 @@ struct Ended {
   int code;
   std::string printed;
 };
+
+template <class Process>
+Ended end_of(Process& process) {
+  const int code = process.wait();
+  return {code, process.out() + process.err()};
+}
 
 // Where the commands of a chapter run. finish(i) waits for what the i-th call of start() began.
 class Place {
@@ -78,11 +85,7 @@ class OneMachine : public Place {
     jobs_.push_back(std::make_unique<Job>(std::vector<std::string>(argv.begin() + 1, argv.end()), options));
   }
 
-  Ended finish(std::size_t started) override {
-    Job& job = *jobs_[started];
-    const int code = job.wait();
-    return {code, job.out() + job.err()};
-  }
+  Ended finish(std::size_t started) override { return end_of(*jobs_[started]); }
 
  protected:
   std::vector<std::string> environment_;
@@ -114,14 +117,12 @@ class WithLibddp : public OneMachine {
 class WithPytorch : public OneMachine {
  public:
   WithPytorch() {
-    const char* given = std::getenv("DDP_TEST_PYTHON");
-    const std::string python = given != nullptr ? given : DDP_TEST_SOURCE_DIR "/build/interop/venv/bin/python";
     Job::Options options;
-    options.program = python;
+    options.program = python();
     options.patience = kLimit;
     Job probe({"-c", "import torch"}, options);
-    if (probe.wait() != 0) throw Lacking(python + " does not run or has no torch; ./test.sh --interop installs it");
-    environment_ = {"PYTHON_EXEC=" + python};
+    if (probe.wait() != 0) throw Lacking(python() + " does not run or has no torch; ./test.sh --interop installs it");
+    environment_ = {"PYTHON_EXEC=" + python()};
   }
 };
 
@@ -140,11 +141,7 @@ class TwoMachines : public Place {
     processes_.push_back(hosts_.run(host, shell(commands), {path_with(DDP_TEST_BIN_DIR), "HOME=" + folder().string()}));
   }
 
-  Ended finish(std::size_t started) override {
-    HostProcess& process = processes_[started];
-    const int code = process.wait();
-    return {code, process.out() + process.err()};
-  }
+  Ended finish(std::size_t started) override { return end_of(processes_[started]); }
 
  private:
   ScratchDirectory scratch_;
@@ -163,11 +160,7 @@ class SlurmCluster : public Place {
   const fs::path& folder() const override { return cluster_.folder(); }
   void start(const PageBlock& commands) override { processes_.push_back(cluster_.run(shell(commands))); }
 
-  Ended finish(std::size_t started) override {
-    HostProcess& process = processes_[started];
-    const int code = process.wait();
-    return {code, process.out() + process.err()};
-  }
+  Ended finish(std::size_t started) override { return end_of(processes_[started]); }
 
  private:
   Cluster cluster_;
