@@ -14,10 +14,12 @@
 namespace ddp::simulation {
 namespace {
 
-constexpr std::uint64_t kShorter = test::kIsSanitized ? 10 : 1;
-constexpr std::uint64_t kHistories = 10'000 / kShorter, kHistoriesAsJson = 500 / kShorter,
-                        kHistoriesWithPorts = 2'000 / kShorter, kHistoriesWithSeats = 5'000 / kShorter,
-                        kHistoriesWithLookUps = 2'000 / kShorter;
+// Under a sanitizer, without optimisation, a history takes 50 times as long. Wrong use of memory shows in a few; the
+// rules are checked by the release build.
+constexpr std::uint64_t kShorter = test::kIsSanitized ? 10 : 1, kMuchShorter = test::kIsSanitized ? 50 : 1;
+constexpr std::uint64_t kHistories = 10'000 / kMuchShorter, kHistoriesAsJson = 500 / kShorter,
+                        kHistoriesWithPorts = 2'000 / kMuchShorter, kHistoriesWithSeats = 5'000 / kMuchShorter,
+                        kHistoriesWithLookUps = 2'000 / kMuchShorter;
 
 // Each found a bug; what it was.
 constexpr struct {
@@ -72,7 +74,7 @@ TEST(MembershipSimulation, NoHistoryBreaksARule) {
   }
   EXPECT_GT(completed, kHistories) << "histories in which hardly any round runs prove little";
   EXPECT_GT(rounds, completed);
-  EXPECT_GT(sockets_let_go, 0u) << "no agent gives up more connections than it keeps";
+  if (kMuchShorter == 1) EXPECT_GT(sockets_let_go, 0u) << "no agent gives up more connections than it keeps";
 }
 
 TEST(MembershipSimulation, HistoriesThatFoundABugPass) {
