@@ -220,7 +220,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     const auto port = static_cast<std::uint16_t>(endpoint_.port + action.to.port);
     const auto place = text_of({endpoint_.host, port});
     call_.emplace(io_, addresses_, action.to, connecting(options_.heartbeat_timeout, place),
-                  [this, hello = action.hello, port](Connecting::Outcome outcome) {
+                  [this, port](Connecting::Outcome outcome) {
                     const auto self = shared_from_this();
                     call_.reset();
                     auto* reached = std::get_if<Reached>(&outcome);
@@ -230,7 +230,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
                     called_->hand_over({{},
                                         [this, from](std::string_view text) { take_answer(text, from); },
                                         [this](const Channel::Closed&) { called_.reset(); }});
-                    called_->send(to_json(ToMembership(hello)));
+                    called_->send(to_json(ToMembership(session_.hello_of_call())));
                   });
   }
 

@@ -134,6 +134,10 @@ Session::SteppedDown Session::stepped_down(const HostCore::StepDown& how) {
 // A ddprun that comes there anew knows nothing of this job, and has to join it.
 void Session::call_endpoint(TimePoint now) {
   call_at_ = now + kCallEach;
+  out_.emplace_back(Call{endpoint_[calls_++ % endpoint_.size()]});
+}
+
+Hello Session::hello_of_call() const {
   auto hello = hello_;
   hello.node_key.assign(32, '0');  // it is secret, and who is at the endpoint now may be a stranger
   hello.held = held_;
@@ -142,7 +146,7 @@ void Session::call_endpoint(TimePoint now) {
   hello.ended_nodes.clear();
   hello.is_host = true;
   hello.goes_on = has_begun_round_;
-  out_.emplace_back(Call{endpoint_[calls_++ % endpoint_.size()], std::move(hello)});
+  return hello;
 }
 
 // Where others may serve the job: not if the endpoint is this node's own.
@@ -400,7 +404,13 @@ void Session::hear(const Welcome& message, TimePoint now) {
     if (failed_) send(*failed_);
   }
   if (stop_asked_) send(*stop_asked_);  // before the end of a round that this is the reason of
-  if (states_round && ended_) send(*ended_);
+  is_end_told_ = false;
+  if (states_round && ended_) tell_end();
+}
+
+void Session::tell_end() {
+  is_end_told_ = true;
+  send(*ended_);
 }
 
 void Session::note_endpoint() {
@@ -528,7 +538,7 @@ void Session::hear(const StopRound& message, TimePoint) {
     successors_.clear();
     serve_at_.reset();
   }
-  if (is_of_held && has_ended_behind()) send(*ended_);
+  if (is_of_held && has_ended_behind() && !is_end_told_) tell_end();  // twice, it is taken for that of a later round
   out_.emplace_back(HandOn{message});
 }
 
@@ -567,6 +577,7 @@ void Session::take(const Said& event, TimePoint now) {
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) {
     ended_ = *ended;
     if (state_ != State::joined) join_deadline_ = now + options_.join_timeout;
+    is_end_told_ = state_ == State::joined;
   }
   if (state_ == State::joined) send(event.message);
   if (std::holds_alternative<Leaving>(event.message)) state_ = State::over;  // it does not come again

@@ -117,9 +117,8 @@ class Session {
   struct Serve {  // membership, as the next host: Hosting is the answer
     LostHost lost;
   };
-  struct Call {  // the endpoint, on a connection of its own: say this, and wait for nothing
+  struct Call {  // the endpoint, on a connection of its own: say hello_of_call() once it is there, and wait for nothing
     Target to;
-    Hello hello;
   };
   struct StopOrphans {  // the workers, as nobody who knows of their round is in reach
     std::string why;
@@ -148,6 +147,7 @@ class Session {
 
   // Counted in by a membership that can be spoken to now.
   bool is_joined() const { return state_ == State::joined; }
+  Hello hello_of_call() const;  // of now, however long ago the call was begun
   bool had_round() const { return held_.has_value(); }
 
   // Whom to ask for the job, as far as is known here: the one that this agent is joined to, by its numeric address.
@@ -204,6 +204,7 @@ class Session {
   std::optional<TimePoint> asks_for_time_at() const;
   void ask_for_time(TimePoint now);
   void greet(TimePoint now);
+  void tell_end();
   void ask_to_stop(StopAsked stop, TimePoint now);
   void host_is_lost(TimePoint now);
   void seek(std::vector<Target> targets);
@@ -277,6 +278,7 @@ class Session {
   std::optional<FirstStep> first_step_;
   std::optional<RoundFailed> failed_;
   std::optional<RoundEnded> ended_;
+  bool is_end_told_ = false;                // on this connection
   std::optional<TimePoint> stop_asked_at_;  // first, but for warnings
   std::optional<StopAsked> stop_asked_;     // until the job is over: a stop of the round may have had another cause
   Actions out_;

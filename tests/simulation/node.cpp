@@ -240,6 +240,7 @@ void Node::host_membership(MembershipOptions options) {
       Server::OwnNode{key(), [this](const ToAgent& message) { session_step(Session::Heard{message}); },
                       [this](const HostCore::StepDown& how) {
                         former_servers_.push_back(std::move(server_));
+                        hang_up_call();
                         meet(Session::stepped_down(how));
                       }});
   session_step(Session::Hosting{});
@@ -368,24 +369,24 @@ void Node::perform(const Session::Call& action) {
   hang_up_call();
   if (!is_name_known()) return;
   const int host = world_.endpoint_host(), port = kEndpointPort + action.to.port;
-  world_.network->connect(
-      process_, host, port, kCallLimit,
-      [this, hello = action.hello, host, port](Network::Attempt, Channel* channel) mutable {
-        if (channel == nullptr) return;
-        hang_up_call();
-        called_ = channel;
-        channel->listen({[this, host, port](const Message& message) {
-                           const auto* stop = std::get_if<StopRound>(&std::get<ToAgent>(message));
-                           const Elsewhere there{world_.address_of(host), static_cast<std::uint16_t>(port)};
-                           if (stop != nullptr && server_) server_->take_answer({*stop, there});
-                         },
-                         [this, channel](const Closed&) {
-                           if (called_ == channel) called_ = nullptr;
-                         }});
-        hello.node_key = key();  // zeros are the key of the first node here
-        world_.trace("   ", name(), " calls at the endpoint");
-        channel->send(ToMembership(hello));
-      });
+  world_.network->connect(process_, host, port, kCallLimit, [this, host, port](Network::Attempt, Channel* channel) {
+    if (channel == nullptr) return;
+    if (!server_) return channel->close();  // it has stepped down meanwhile
+    hang_up_call();
+    called_ = channel;
+    channel->listen({[this, host, port](const Message& message) {
+                       const auto* stop = std::get_if<StopRound>(&std::get<ToAgent>(message));
+                       const Elsewhere there{world_.address_of(host), static_cast<std::uint16_t>(port)};
+                       if (stop != nullptr && server_) server_->take_answer({*stop, there});
+                     },
+                     [this, channel](const Closed&) {
+                       if (called_ == channel) called_ = nullptr;
+                     }});
+    auto hello = session_.hello_of_call();
+    hello.node_key = key();  // zeros are the key of the first node here
+    world_.trace("   ", name(), " calls at the endpoint");
+    channel->send(ToMembership(hello));
+  });
 }
 
 void Node::hang_up_call() {

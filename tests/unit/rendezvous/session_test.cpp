@@ -79,7 +79,14 @@ class SessionTest : public ::testing::Test {
     now += 10s;
   }
 
-  static std::string text(const Session::Actions& actions) {
+  std::string what_it_calls() const {
+    const auto hello = session.hello_of_call();
+    return (hello.is_host ? "" : " as no host") +
+           (hello.held ? " holding " + std::to_string(hello.held->round.number) : std::string()) +
+           (hello.goes_on ? " which goes on" : "");
+  }
+
+  std::string text(const Session::Actions& actions) {
     std::string out;
     for (const auto& action : actions) {
       if (!out.empty()) out += ", ";
@@ -108,10 +115,7 @@ class SessionTest : public ::testing::Test {
       }
       if (const auto* serve = std::get_if<Session::Serve>(&action))
         out += "serve without " + (serve->lost.group_rank ? std::to_string(*serve->lost.group_rank) : "?");
-      if (const auto* call = std::get_if<Session::Call>(&action))
-        out += std::string(call->hello.is_host ? "call " : "wrong call ") + text_of(call->to) +
-               (call->hello.held ? " holding " + std::to_string(call->hello.held->round.number) : "") +
-               (call->hello.goes_on ? " which goes on" : "");
+      if (const auto* call = std::get_if<Session::Call>(&action)) out += "call " + text_of(call->to) + what_it_calls();
       if (std::holds_alternative<Session::StopOrphans>(action)) out += "stop workers";
       if (const auto* give_up = std::get_if<Session::GiveUp>(&action)) {
         const auto* refused = std::get_if<Refused>(&give_up->why);
@@ -544,11 +548,28 @@ TEST_F(SessionTest, WhoIsLeftBehindServesNobody_AndAnswersForItsRoundOnlyIfAsked
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0") << "it knows of the job's restarts";
   EXPECT_EQ(hear(Welcome{}), "hand welcome") << "another round there may have the number of the one that has ended";
   EXPECT_EQ(hear(stop), "say round_ended, hand stop_round");
+  EXPECT_EQ(hear(stop), "hand stop_round") << "the second end would be taken for that of another round of its number";
+  now += 10s;
+  (void)ended(How::closed);
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
   stop.is_left_behind = false;
   EXPECT_EQ(hear(stop), "say round_ended, hand stop_round") << "whoever asks";
   now += 10s;
   EXPECT_EQ(ended(How::silent), "");
   EXPECT_EQ(next().find("serve"), std::string::npos);
+}
+
+TEST_F(SessionTest, WhoHearsThatItIsLeftBehindAfterItHasSaidItsEndSaysItOnce) {
+  join_and_start(1);
+  now += 10s;
+  (void)ended(How::closed);
+  (void)say(RoundEnded{});
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started, say round_ended");
+  StopRound stop;
+  stop.is_left_behind = true;
+  EXPECT_EQ(hear(stop), "hand stop_round");
 }
 
 TEST_F(SessionTest, WhoWasLeftBehindStatesNoRoundWhereThatIsRefused) {
@@ -926,6 +947,7 @@ TEST_F(SessionTest, InPlaceOfAnotherHost_CallsAtTheEndpointOnceASecondUntilItSte
   EXPECT_EQ(after(1ms), "call endpoint holding 0");
   EXPECT_EQ(next(), "call endpoint holding 0") << "it is not decided whether the job goes on here";
   EXPECT_EQ(hear(start(1, 0)), "hand start_round 1");
+  EXPECT_EQ(what_it_calls(), " holding 1 which goes on") << "on the connection that was begun before this round";
   EXPECT_EQ(next(), "call endpoint holding 1 which goes on");
   EXPECT_EQ(step(Session::SteppedDown{"too few"}), "stop workers, connect 10.0.0.2");
 }
