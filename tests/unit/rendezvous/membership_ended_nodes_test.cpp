@@ -55,6 +55,17 @@ TEST_F(EndedNodes, ProofEndsANodeThatNobodyHasMissedYet) {
   EXPECT_THAT(stopped.at(1).front().why.value(), HasSubstr("its ddprun ended"));
 }
 
+TEST_F(EndedNodes, ProofOfANodeThatHadGoneOnToALaterRoundSaysNothingOfThatRoundsOthers) {
+  begin_with_three();
+  for (const std::uint64_t id : {2u, 3u}) falls_silent(id);
+  says(1, RoundEnded{0, {}, 2, false});
+  started.clear();
+  auto in_later_round = end_of(2);
+  in_later_round.round.number = 1;
+  join_with({in_later_round}, 12);
+  EXPECT_TRUE(started.empty()) << "node 3 may go on with that round";
+}
+
 TEST_F(EndedNodes, NeitherKeyNorRoundNorNonceOfOthersProvesAnything) {
   begin_with_three();
   for (const std::uint64_t id : {2u, 3u}) falls_silent(id);
