@@ -53,7 +53,7 @@ class Checks {
   // it can't be told from a lie: neither its restarts nor what its workers have done.
   void is_disowned(const RoundId& round) { disowned_.insert(round); }
   bool was_disowned(const RoundId& round) const { return disowned_.count(round) != 0; }
-  // A node has come or gone, or may seem to.
+  // A node has come or gone, or may seem to. What lasts for a while, as a cut, counts at its beginning and its end.
   void members_change() { ++changes_of_members_; }
   int changes_of_members() const { return changes_of_members_; }
 

@@ -118,7 +118,10 @@ bool Faults::cut() {
 void Faults::block_for(int from, int to, Duration time) {
   world_.checks.members_change();
   world_.network->block(from, to);
-  world_.clock.after(time, nullptr, [this, from, to] { world_.network->unblock(from, to); });
+  world_.clock.after(time, nullptr, [this, from, to] {
+    world_.checks.members_change();  // in a round that began meanwhile
+    world_.network->unblock(from, to);
+  });
 }
 
 void Faults::fail_a_worker(Node& node) {

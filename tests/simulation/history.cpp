@@ -283,7 +283,10 @@ class History {
     if (from == to) return;
     world_.checks.members_change();
     world_.network->block(from, to);
-    world_.clock.after(time, nullptr, [this, from, to] { world_.network->unblock(from, to); });
+    world_.clock.after(time, nullptr, [this, from, to] {
+      world_.checks.members_change();  // in a round that began meanwhile
+      world_.network->unblock(from, to);
+    });
   }
 
   void break_connections() {

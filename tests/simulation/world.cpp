@@ -204,6 +204,7 @@ void World::pause(Process& process, Duration time) {
 void World::go_on(Process& process, Duration paused) {
   if (!process.is_alive) return;
   trace(process.name, " goes on");
+  checks.members_change();
   workers_changed();  // until now
   if (paused > job.network.heartbeat_timeout && dice.chance(50)) network->all_seem_silent_to(process);
   clock.go_on(process);
