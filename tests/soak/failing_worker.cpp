@@ -2,9 +2,9 @@
 //
 //   failing_worker <how> <rank>
 //
-// kill, segv, abort  dies of that signal
+// kill, segv, bus, ill, fpe, abort  dies of that signal
 // oom                takes memory until the kernel kills it
-// kill_200, ...      the same four with a teardown of so many ms: the connections end, the process does so later
+// kill_200, ...      all of these with a teardown of so many ms: the connections end, the process does so later
 // exit               ends with exit code 3
 // throw              throws out of its group; main catches it and returns 1, as it does on the other ranks
 // return             leaves its group in order, and main returns 3
@@ -15,9 +15,9 @@
 // disk_full          throws for a full disk
 // late_kill          as slow_throw, and meanwhile the next rank is killed
 //
-// SIGSEGV and SIGABRT have their teardown in a handler, as those of crash reporters: it closes all files, waits, and
-// lets the process die of the signal. After SIGKILL a process that traces it is told of its end first, and lets its
-// parent know later, as a driver that is slow to free a GPU does.
+// The signals other than SIGKILL have their teardown in a handler, as those of crash reporters: it closes all files,
+// waits, and lets the process die of the signal. After SIGKILL a process that traces it is told of its end first, and
+// lets its parent know later, as a driver that is slow to free a GPU does.
 #include <ddp/process_group.hpp>
 
 #include <fcntl.h>
@@ -114,6 +114,16 @@ void hold_back_its_end(int teardown_ms) {
   ::close(ready[0]);
 }
 
+// 0: the failure is no crash.
+int crash_signal(const std::string& how) {
+  if (how == "segv") return SIGSEGV;
+  if (how == "bus") return SIGBUS;
+  if (how == "ill") return SIGILL;
+  if (how == "fpe") return SIGFPE;
+  if (how == "abort") return SIGABRT;
+  return 0;
+}
+
 pid_t parent_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   for (std::string word; file >> word;)
@@ -124,8 +134,8 @@ pid_t parent_of(pid_t pid) {
 void fail(ddp::ProcessGroup& world, const Plan& plan) {
   const auto& how = plan.how;
   if (plan.teardown_ms > 0 && (how == "kill" || how == "oom")) hold_back_its_end(plan.teardown_ms);
-  if (plan.teardown_ms > 0 && how == "segv") crash_slowly(SIGSEGV, plan.teardown_ms);
-  if (plan.teardown_ms > 0 && how == "abort") crash_slowly(SIGABRT, plan.teardown_ms);
+  const int crash = crash_signal(how);
+  if (plan.teardown_ms > 0 && crash != 0) crash_slowly(crash, plan.teardown_ms);
   while (how == "oom") take_memory();
   if (how == "guardian") ::kill(::getppid(), SIGKILL);
   if (how == "agent") ::kill(parent_of(::getppid()), SIGKILL);
@@ -136,8 +146,7 @@ void fail(ddp::ProcessGroup& world, const Plan& plan) {
     file << "checkpoint" << std::flush;
   }
   if (how == "kill") ::kill(::getpid(), SIGKILL);
-  if (how == "segv") ::raise(SIGSEGV);
-  if (how == "abort") std::abort();
+  if (crash != 0) ::raise(crash);
   if (how == "exit") ::_exit(3);
   if (how == "abort_group") world.abort("the loss is not a number");
   throw std::runtime_error("the batch is empty");
