@@ -190,7 +190,7 @@ void Meeting::perform(const MeetingCore::StartHosting& action) {
   };
   server_ = std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
   client_->host(*server_);
-  if (!early_farewell_.empty()) server_->take_farewell(std::exchange(early_farewell_, {}));
+  if (early_farewell_) server_->take_farewell(*std::exchange(early_farewell_, {}));
 }
 
 void Meeting::perform(const MeetingCore::StopHosting& action) {
@@ -234,17 +234,17 @@ void Meeting::receive() {
     };
     return rendezvous::answer_operator(question, jobs, warnings_.counts());
   };
-  options.farewell = [this](const std::string& node_key) { return take_farewell(node_key); };
+  options.farewell = [this](const rendezvous::NodeEnded& node) { return take_farewell(node); };
   reception_.emplace(
       io_, std::move(options),
       [this](const rendezvous::Hello& hello, const base::Address&) { return direct(hello.run_id); },
       std::ref(warnings_));
 }
 
-bool Meeting::take_farewell(const std::string& node_key) {
-  const bool is_of_host = client_ && client_->take_farewell(node_key);
-  if (is_of_host && !server_) early_farewell_ = node_key;
-  return (server_ && server_->take_farewell(node_key)) || is_of_host;
+bool Meeting::take_farewell(const rendezvous::NodeEnded& node) {
+  const bool is_of_host = client_ && client_->take_farewell(node);
+  if (is_of_host && !server_) early_farewell_ = node;
+  return (server_ && server_->take_farewell(node)) || is_of_host;
 }
 
 rendezvous::Reception::Direction Meeting::direct(const std::string& run_id) const {

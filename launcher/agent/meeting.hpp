@@ -80,7 +80,7 @@ class Meeting {
 
   void stand_by();
   void receive();
-  bool take_farewell(const std::string& node_key);
+  bool take_farewell(const rendezvous::NodeEnded& node);
   void make_client();
   rendezvous::Reception::Direction direct(const std::string& run_id) const;
   port::Handlers both_protocols();
@@ -99,7 +99,7 @@ class Meeting {
   std::optional<base::FileThread> port_holders_;          // looks who has the endpoint's port
   std::unique_ptr<rendezvous::MembershipServer> server_;  // where this node serves the endpoint
   std::unique_ptr<rendezvous::MembershipClient> client_;
-  std::string early_farewell_;  // the node key of a host that has ended, until this node serves in its place
+  std::optional<rendezvous::NodeEnded> early_farewell_;  // of a host, until this node serves in its place
   std::optional<rendezvous::Reception> reception_;
   std::unique_ptr<port::Port> port_;  // of the endpoint or, on another node, of the store and of the endpoint to come
   MeetingCore core_;

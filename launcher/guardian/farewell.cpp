@@ -98,12 +98,13 @@ class Connection {
 };
 
 // Returns whether it is known there.
-bool say(const std::string& node_key, const Farewell::Target& to, base::UniqueFd socket, const security::Tls* tls,
+bool say(const Farewell& farewell, const Farewell::Target& to, base::UniqueFd socket, const security::Tls* tls,
          Clock::time_point deadline) {
   const Connection connection(std::move(socket), tls, deadline);
-  const auto request = "POST /v1/farewell/" + node_key +
-                       " HTTP/1.1\r\nHost: " + base::host_and_port(to.address, to.port) +
-                       "\r\nContent-Length: 0\r\n\r\n";
+  auto request = "POST /v1/farewell/" + farewell.node_key +
+                 " HTTP/1.1\r\nHost: " + base::host_and_port(to.address, to.port) + "\r\nContent-Length: 0\r\n";
+  if (farewell.signal_number != 0) request += "Killed-By-Signal: " + std::to_string(farewell.signal_number) + "\r\n";
+  request += "\r\n";
   if (!connection.shake_hands() || !connection.write(request)) return false;
   constexpr std::string_view kKnown = "HTTP/1.1 200";
   char answer[kKnown.size()] = {};
@@ -133,7 +134,7 @@ bool say_farewell(const Farewell& farewell, const security::Tls* tls) {
       waits[i].fd = -1;
       const auto now = Clock::now();
       const auto share = (deadline - now) / (count_open(waits) + 1);
-      is_known = say(farewell.node_key, farewell.to[i], std::move(sockets[i]), tls, now + share) || is_known;
+      is_known = say(farewell, farewell.to[i], std::move(sockets[i]), tls, now + share) || is_known;
     }
   }
   return is_known;

@@ -36,6 +36,7 @@
 #include "base/with_limit.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/guardian/cgroup.hpp"
+#include "launcher/guardian/ending_of_another.hpp"
 #include "launcher/guardian/farewell.hpp"
 #include "launcher/guardian/node_record.hpp"
 #include "launcher/guardian/process_tree.hpp"
@@ -46,6 +47,7 @@ namespace ddp::launcher::guardian {
 namespace {
 
 constexpr int kKillLimitMs = 30'000;                // for SIGKILL to take effect after ddprun's death
+constexpr int kEndLimitMs = 100;                    // for the end of ddprun, after that of its sockets
 constexpr std::chrono::seconds kRemovalLimit{2};    // for the folder of temporary files
 constexpr std::chrono::milliseconds kLookLimit{1};  // who is ending: some 100 workers
 
@@ -157,8 +159,8 @@ struct RunningWorker {
 
 class Guardian {
  public:
-  Guardian(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent)
-      : options_(options), socket_(std::move(socket)), agent_(std::move(agent)) {
+  Guardian(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket, base::UniqueFd agent)
+      : options_(options), ddprun_(ddprun), socket_(std::move(socket)), agent_(std::move(agent)) {
     sigset_t child_ended;
     sigemptyset(&child_ended);
     sigaddset(&child_ended, SIGCHLD);
@@ -167,6 +169,14 @@ class Guardian {
   }
 
   const Farewell& farewell() const { return farewell_; }
+
+  // 0: none, or it is not known. Its sockets close a moment before it can be asked.
+  int signal_that_killed_ddprun() const {
+    pollfd wait{agent_.get(), POLLIN, 0};
+    if (!agent_ || ::poll(&wait, 1, kEndLimitMs) != 1) return 0;
+    const int status = wait_status_of(agent_.get(), ddprun_).value_or(0);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  }
 
   // Returns when ddprun is gone.
   void serve() {
@@ -431,6 +441,7 @@ class Guardian {
   }
 
   const GuardianOptions& options_;
+  const pid_t ddprun_;
   Farewell farewell_;
   base::UniqueFd socket_, agent_, signals_;
   std::map<pid_t, RunningWorker> workers_;                // running ones
@@ -470,7 +481,8 @@ void show_as(std::string_view title) {
 }
 
 // Returns whether the farewell was heard, or nobody is left to prove the end of: processes may still run.
-bool serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
+bool serve_until_ddprun_ends(const GuardianOptions& options, pid_t ddprun, base::UniqueFd socket,
+                             base::UniqueFd agent) {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "ddprun-guardian");
@@ -479,10 +491,11 @@ bool serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd sock
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   let_go_of_standard_descriptors();
-  Guardian guardian(options, std::move(socket), std::move(agent));
+  Guardian guardian(options, ddprun, std::move(socket), std::move(agent));
   guardian.serve();
+  auto farewell = guardian.farewell();
+  farewell.signal_number = guardian.signal_that_killed_ddprun();
   const auto* const tls = options.security ? &options.security->tls : nullptr;
-  const auto& farewell = guardian.farewell();
   return !kill_all_children({}, kKillLimitMs) || say_farewell(farewell, tls) || farewell.to.empty();
 }
 
@@ -511,7 +524,7 @@ void remove_what_ddprun_left(const GuardianOptions& options, bool keeps_record) 
   int exit_code = EXIT_SUCCESS;
   bool keeps_record = false;
   try {
-    keeps_record = !serve_until_ddprun_ends(options, std::move(socket), std::move(agent));
+    keeps_record = !serve_until_ddprun_ends(options, ddprun, std::move(socket), std::move(agent));
   } catch (...) {
     static_cast<void>(kill_all_children({}, kKillLimitMs));
     exit_code = EXIT_FAILURE;

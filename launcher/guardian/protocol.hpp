@@ -40,6 +40,7 @@ struct Farewell {
     std::uint16_t port = 0;
   };
   std::vector<Target> to{};  // who serves membership; where this node does, those that would serve it next
+  int signal_number = 0;     // that killed ddprun; 0: not known
 };
 
 enum class ReportKind : int {

@@ -66,9 +66,9 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     step(HostCore::Came{id, std::move(hello), address});
   }
 
-  bool take_farewell(const std::string& node_key) {
-    if (!core_.knows(node_key)) return false;
-    step(HostCore::GuardianSaid{node_key});
+  bool take_farewell(const NodeEnded& node) {
+    if (!core_.knows(node.node_key)) return false;
+    step(HostCore::GuardianSaid{node.node_key, node.signal_number});
     return true;
   }
 
@@ -261,7 +261,7 @@ void MembershipServer::take_answer(const StopRound& message, const Elsewhere& fr
   impl_->take_answer(message, from);
 }
 
-bool MembershipServer::take_farewell(const std::string& node_key) { return impl_->take_farewell(node_key); }
+bool MembershipServer::take_farewell(const NodeEnded& node) { return impl_->take_farewell(node); }
 const Membership& MembershipServer::membership() const { return impl_->core().membership(); }
 bool MembershipServer::is_over() const { return impl_->core().is_over(); }
 

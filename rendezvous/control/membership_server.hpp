@@ -45,9 +45,8 @@ class MembershipServer {
   // An agent that has said hello, and the address that it came from.
   void take_in(std::unique_ptr<Channel> channel, const std::string& address, Hello hello);
 
-  // The guardian of the node with this key says that nothing of the job is left there. Whether it is a node of this
-  // job.
-  bool take_farewell(const std::string& node_key);
+  // The guardian of this node says so. Whether it is a node of this job.
+  bool take_farewell(const NodeEnded& node);
 
   // What the call of this process's agent was answered, from there.
   void take_answer(const StopRound& message, const Elsewhere& from);

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <charconv>
 #include <cstdint>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "base/socket_owner.hpp"
@@ -30,6 +32,14 @@ std::string_view bearer_of(std::string_view authorization) {
       !std::equal(kBearer.begin(), kBearer.end(), authorization.begin(), is_equal))
     return {};
   return authorization.substr(kBearer.size());
+}
+
+// 0: none, or not one that this program knows.
+int signal_of(std::string_view number) {
+  int out = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), out);
+  const bool is_number = error == std::errc() && end == number.data() + number.size();
+  return is_number && out >= 1 && out <= kSignalMax ? out : 0;
 }
 
 base::SocketEnd local_end_of(int socket) {
@@ -121,9 +131,9 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
         if (!self) return Channel::HttpAnswer{503, "text/plain", ""};
         return self->answer(request, speaks_tls, from, local_end_of(number_of_socket));
       };
-    options.post = [weak = weak_from_this()](std::string_view target) {
+    options.post = [weak = weak_from_this()](const Channel::HttpRequest& request) {
       const auto self = weak.lock();
-      return self && self->take_farewell(target);
+      return self && self->take_farewell(request);
     };
     Channel::Handlers handlers;
     handlers.message = [this, number](std::string_view text) { take(number, text); };
@@ -190,10 +200,10 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     });
   }
 
-  bool take_farewell(std::string_view target) {
+  bool take_farewell(const Channel::HttpRequest& request) {
     constexpr std::string_view kPath = "/v1/farewell/";
-    return options_.farewell && target.substr(0, kPath.size()) == kPath &&
-           options_.farewell(std::string(target.substr(kPath.size())));
+    if (!options_.farewell || request.target.substr(0, kPath.size()) != kPath) return false;
+    return options_.farewell({std::string(request.target.substr(kPath.size())), signal_of(request.killed_by)});
   }
 
   // By the peer, or by what it sent.

@@ -33,9 +33,9 @@ class Reception {
     std::size_t waiting_max = base::descriptor_room().waiting;  // without a hello; beyond it the oldest one is closed
     HandshakePace::Options pace{};
     std::function<Channel::HttpAnswer(const HttpQuestion&)> http{};
-    std::function<bool(const std::string& node_key)> farewell{};  // of a guardian; whether the node is known
-    std::shared_ptr<const security::Security> security{};         // agents must have this token; none: all are taken in
-    std::optional<security::Tokens> scrape_tokens{};              // let nobody join: for /v1/jobs and /metrics only
+    std::function<bool(const NodeEnded& node)> farewell{};  // of a guardian; whether the node is known
+    std::shared_ptr<const security::Security> security{};   // agents must have this token; none: all are taken in
+    std::optional<security::Tokens> scrape_tokens{};        // let nobody join: for /v1/jobs and /metrics only
   };
 
   // Where a node is sent: to a membership here, elsewhere, away; or it is told how its job has ended, or why it may

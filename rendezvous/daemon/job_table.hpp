@@ -74,9 +74,9 @@ class JobTable {
     return std::ref(*found->second.server);
   }
 
-  bool take_farewell(const std::string& node_key) {
-    auto* job = job_with(node_key);
-    return job != nullptr && job->take_farewell(node_key);
+  bool take_farewell(const NodeEnded& node) {
+    auto* job = job_with(node.node_key);
+    return job != nullptr && job->take_farewell(node);
   }
 
   JobViews views(TimePoint now) {

@@ -85,7 +85,7 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
     return answer_operator(
         question, [&jobs] { return jobs.views(std::chrono::steady_clock::now()); }, warnings.counts());
   };
-  rules.farewell = [&jobs](const std::string& node_key) { return jobs.take_farewell(node_key); };
+  rules.farewell = [&jobs](const NodeEnded& node) { return jobs.take_farewell(node); };
   Reception reception(
       io, std::move(rules),
       [&jobs](const Hello& hello, const base::Address& source) { return direct(jobs, hello, source); },

@@ -128,7 +128,7 @@ void HostCore::take(OwnAgentSaid&& event, TimePoint now) {
 }
 
 void HostCore::take(GuardianSaid&& event, TimePoint now) {
-  if (knows(event.node_key)) follow(membership_.step(NodeEnded{event.node_key}, now));
+  if (knows(event.node_key)) follow(membership_.step(NodeEnded{event.node_key, event.signal_number}, now));
 }
 
 // If a round has begun here since the call, the nodes here are not those that were left behind.

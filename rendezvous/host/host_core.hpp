@@ -39,6 +39,7 @@ class HostCore {
   };
   struct GuardianSaid {  // that nothing of the job is left on its node
     std::string node_key;
+    int signal_number = 0;  // that killed its ddprun; 0: not known
   };
   struct CallAnswered {  // the call of this process's agent, by who serves the job there
     StopRound message;

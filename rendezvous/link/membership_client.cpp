@@ -84,9 +84,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::optional<Session::Target> whereabouts() const { return session_.whereabouts(); }
   std::vector<Session::Target> farewell_targets() const { return session_.farewell_targets(); }
 
-  bool take_farewell(const std::string& node_key) {
-    const bool is_known = session_.knows_host(node_key);
-    step(Session::GuardianSaid{node_key});
+  bool take_farewell(const NodeEnded& node) {
+    const bool is_known = session_.knows_host(node.node_key);
+    step(Session::GuardianSaid{node.node_key, node.signal_number});
     return is_known;
   }
   std::string endpoint_host() const { return target_.address.empty() ? addresses_.host() : target_.address; }
@@ -430,7 +430,7 @@ milliseconds MembershipClient::job_time() const { return impl_->job_time(); }
 milliseconds MembershipClient::job_time_error() const { return impl_->job_time_error(); }
 std::optional<Session::Target> MembershipClient::whereabouts() const { return impl_->whereabouts(); }
 std::vector<Session::Target> MembershipClient::farewell_targets() const { return impl_->farewell_targets(); }
-bool MembershipClient::take_farewell(const std::string& node_key) { return impl_->take_farewell(node_key); }
+bool MembershipClient::take_farewell(const NodeEnded& node) { return impl_->take_farewell(node); }
 std::string MembershipClient::endpoint_host() const { return impl_->endpoint_host(); }
 void MembershipClient::finish(std::function<void()> done) { impl_->finish(std::move(done)); }
 

@@ -66,7 +66,7 @@ class MembershipClient {
   std::vector<Session::Target> farewell_targets() const;
 
   // A guardian says that nothing of the job is left on its node. Returns whether that node has the endpoint.
-  bool take_farewell(const std::string& node_key);
+  bool take_farewell(const NodeEnded& node);
 
   // As this agent reaches the endpoint, for other connections to its host.
   std::string endpoint_host() const;

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "rendezvous/link/link_words.hpp"
+#include "rendezvous/membership/membership_words.hpp"
+#include "rendezvous/membership/outcome.hpp"
 #include "rendezvous/membership/versions.hpp"
 
 namespace ddp::rendezvous {
@@ -319,6 +321,8 @@ std::vector<Session::Target> Session::farewell_targets() const {
 // The connection to that host ends too, if it has not yet. The next host may have stepped down for want of this proof.
 void Session::take(const GuardianSaid& event, TimePoint now) {
   if (!knows_host(event.node_key) || !host_group_rank_ || !ended_ranks_.insert(*host_group_rank_).second) return;
+  last_words_ = {host_group_rank_,
+                 {ddprun_ended_text(event.signal_number), {}, exit_code_of_killed(event.signal_number)}};
   if (is_in_touch() || is_to_serve_ || !held_) return;
   has_served_ = false;
   const auto left = successors_left();

@@ -95,6 +95,7 @@ class Session {
   };
   struct GuardianSaid {  // that nothing of the job is left on its node
     std::string node_key;
+    int signal_number = 0;  // that killed its ddprun; 0: not known
   };
   using Event = std::variant<Begin, Hosting, SteppedDown, Connected, Ended, Heard, Said, GuardianSaid>;
 
@@ -269,7 +270,7 @@ class Session {
   std::optional<int> host_group_rank_;
   std::string host_key_;                                  // of that node; empty: not known
   std::set<int> ended_ranks_;                             // of nodes whose end is proven
-  std::pair<std::optional<int>, HostLeaves> last_words_;  // of the host that has said that it leaves, and its rank
+  std::pair<std::optional<int>, HostLeaves> last_words_;  // of the host, or of its guardian, and its rank
   RoundId newest_{};                                      // of all that were started
   RoundId opening_{};                                     // a store was asked for it; it may never start
   // What was said of it, to be said again:

@@ -162,11 +162,15 @@ void Membership::take(const Disconnected& event, TimePoint now) {
 }
 
 void Membership::take(const NodeEnded& event, TimePoint now) {
-  if (const auto id = nodes_.find(event.node_key)) return take(Left{*id, kItsDdprunEnded, true}, now);
+  if (const auto id = nodes_.find(event.node_key)) {
+    const auto exit_code = exit_code_of_killed(event.signal_number);
+    return take(Left{*id, ddprun_ended_text(event.signal_number), true, exit_code}, now);
+  }
   quorum_.leave(event.node_key, true);  // of one that fell silent
   if (phase_ == Phase::finished) return;
   if (event.node_key == options_.lost.node_key) {
     options_.lost.is_end_proven = true;
+    explain_loss_of_host(event.signal_number);
     note_end_of_lost_host();
     return stop_awaiting_guardian(now);
   }

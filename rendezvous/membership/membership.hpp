@@ -95,6 +95,7 @@ struct Disconnected {
 // The guardian of that node says that no process of the job is left there, and no ddprun.
 struct NodeEnded {
   std::string node_key;
+  int signal_number = 0;  // that killed ddprun; 0: not known
 };
 using MembershipEvent = std::variant<Joined, Heard, Left, Disconnected, NodeEnded>;
 
@@ -287,6 +288,7 @@ class Membership {
   std::optional<int> lost_member_of(const RoundId& round) const;
   void adopt(const Held& held, TimePoint now);
   void note_end_of_lost_host();
+  void explain_loss_of_host(int signal_number);
   void seat(NodeId id, const Held& held, TimePoint now);
   void end_older_round(NodeId id, std::uint32_t round, bool may_reseat);
   void give_up_awaited(TimePoint now);

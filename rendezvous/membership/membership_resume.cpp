@@ -227,6 +227,18 @@ void Membership::note_end_of_lost_host() {
   quorum_.end(*lost, options_.lost.node_key);
 }
 
+// Its guardian may be heard after the loss was noted.
+void Membership::explain_loss_of_host(int signal_number) {
+  auto& host = options_.lost;
+  if (!host.why.empty()) return;  // it said so itself
+  host.why = ddprun_ended_text(signal_number);
+  host.exit_code = exit_code_of_killed(signal_number);
+  const auto lost = recovery_.is_adopted() ? lost_member_of(last_round()) : std::nullopt;
+  if (!lost || !round_.loss || round_.loss->what != lost_endpoint_text(*lost, {})) return;
+  round_.loss->what = lost_endpoint_text(*lost, host.why);
+  round_.loss->exit_code = host.exit_code;
+}
+
 void Membership::seat(NodeId id, const Held& held, TimePoint now) {
   auto& node = nodes_.at(id);
   nodes_.make_member(id, held.group_rank, {});

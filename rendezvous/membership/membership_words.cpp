@@ -146,6 +146,11 @@ std::string lost_endpoint_text(int group_rank, const std::string& why) {
   return "node " + std::to_string(group_rank) + ", which had the endpoint, was lost" + (why.empty() ? "" : ": " + why);
 }
 
+std::string ddprun_ended_text(int signal_number) {
+  if (signal_number == 0) return "its ddprun ended";
+  return "its ddprun " + describe(Ending{Ending::Kind::killed, signal_number});
+}
+
 std::string endpoint_has_left_text(int group_rank) {
   return "node " + std::to_string(group_rank) + ", which had the endpoint, has left the job";
 }

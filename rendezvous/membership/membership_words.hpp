@@ -29,7 +29,6 @@ std::string last_call_text(int wanted, std::chrono::milliseconds limit, const st
 std::string newcomers_text(int count, const std::string& names);  // "1 more node has come: gpu3"
 std::string next_round_begins_text(const std::string& newcomers, std::chrono::milliseconds left);
 std::string pause_text(const std::string& reason, std::chrono::milliseconds length, int failures);
-constexpr const char* kItsDdprunEnded = "its ddprun ended";
 
 // --- a round that another membership began
 
@@ -42,6 +41,7 @@ std::string has_other_round_text(std::uint32_t round);
 std::string lost_meanwhile_text(int group_rank);
 std::string lost_endpoint_text(int group_rank, const std::string& why);  // empty: not known
 std::string endpoint_has_left_text(int group_rank);
+std::string ddprun_ended_text(int signal_number);    // "its ddprun was killed by SIGKILL"; 0: not known
 std::string nodes_text(const RankSet& group_ranks);  // "nodes 1, 3", "nodes 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
 std::string did_not_come_text(const std::optional<Loss>& loss, const std::string& nodes,
                               std::chrono::milliseconds limit);

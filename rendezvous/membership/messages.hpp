@@ -346,6 +346,7 @@ struct HostLeaves {
 };
 
 constexpr std::size_t kLeaversMax = 1024;  // in one message
+constexpr int kSignalMax = 64;
 
 struct TimeTold {
   std::uint32_t number = 0;  // of the question

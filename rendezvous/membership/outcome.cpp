@@ -40,4 +40,9 @@ struct CodeOf {
 
 int exit_code_of(const Outcome& outcome) { return std::visit(CodeOf(), outcome); }
 
+std::optional<int> exit_code_of_killed(int signal_number) {
+  if (signal_number == 0) return {};
+  return exit_code_of(outcome::StoppedBySignal{signal_number});
+}
+
 }  // namespace ddp::rendezvous

@@ -3,6 +3,7 @@
 // docs/exit_codes.md has the table.
 #pragma once
 
+#include <optional>
 #include <variant>
 
 #include "rendezvous/membership/failure.hpp"
@@ -43,5 +44,8 @@ using Outcome =
 constexpr int kStoppedAtStep = 75, kNoProgress = 76, kRendezvousFailed = 77;
 
 int exit_code_of(const Outcome& outcome);
+
+// Of a ddprun that this signal killed; 0: not known.
+std::optional<int> exit_code_of_killed(int signal_number);
 
 }  // namespace ddp::rendezvous

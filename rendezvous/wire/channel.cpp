@@ -35,6 +35,7 @@ namespace {
 
 constexpr const char* kPath = "/v1/agents";
 constexpr std::uint32_t kHttpHeaderBytesMax = 8u << 10;
+constexpr const char* kKilledBy = "Killed-By-Signal";  // of a farewell: the number of the signal that killed ddprun
 constexpr const char* kProduct = "ddprun";  // by which both sides know each other, in the headers Server and User-Agent
 constexpr std::size_t kInputBytesKept = 4u << 10;  // of the room for messages, between them
 constexpr const char* kSilent = "it has been silent for too long";
@@ -212,11 +213,12 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
       return stream_.async_accept(request, [self = shared_from_this()](error_code failure) { self->greeted(failure); });
     const auto text = [](beast::string_view view) { return std::string_view(view.data(), view.size()); };
     HttpAnswer out{404, "text/plain; charset=utf-8", "not found\n"};
+    const HttpRequest asked{text(request.method_string()), text(request.target()), text(request[http::field::host]),
+                            text(request[http::field::authorization]), text(request[kKilledBy])};
     if (is_post) {
-      if (options_.post(text(request.target()))) out = {200, out.content_type, ""};
+      if (options_.post(asked)) out = {200, out.content_type, ""};
     } else if (options_.http) {
-      out = options_.http({text(request.method_string()), text(request.target()), text(request[http::field::host]),
-                           text(request[http::field::authorization])});
+      out = options_.http(asked);
     }
     answer(std::move(out), answered());
   }

@@ -37,7 +37,7 @@ class Channel {
   // The words of a client that asks for no WebSocket.
   struct HttpRequest {
     std::string_view method, target;
-    std::string_view host, authorization;  // headers
+    std::string_view host, authorization, killed_by;  // headers
   };
 
   struct Options {
@@ -49,7 +49,7 @@ class Channel {
     std::shared_ptr<const security::Tls> tls{};            // this connection is under TLS
     bool asks_for_token = false;                           // the server's: no WebSocket and no POST but under TLS
     std::function<HttpAnswer(const HttpRequest&)> http{};  // the server's, but for what follows
-    std::function<bool(std::string_view target)> post{};   // the server's, a POST without a body: whether it is known
+    std::function<bool(const HttpRequest&)> post{};        // the server's, a POST without a body: whether it is known
     std::shared_ptr<void> while_open{};                    // let go of when the connection ends
   };
 

@@ -588,7 +588,6 @@ void check_range(const char* name, std::int64_t value, std::int64_t low, std::in
 constexpr std::int64_t kWaitMax = std::int64_t{366} * 24 * 3600 * 1000;
 constexpr std::size_t kNameBytesMax = 256;
 constexpr int kExitCodeMax = 255;  // more would be cut, and 256 be taken for success
-constexpr int kSignalMax = 64;
 constexpr int kErrnoMax = 4095;
 
 void check_count(const char* name, std::int64_t value) { check_range(name, value, 0, kCountMax); }

@@ -74,7 +74,7 @@ class FuzzedEndpoint {
               "who has not said the token has none");
       return answer_operator(question, [] { return JobViews(); }, {});
     };
-    options.farewell = [this](const std::string&) {
+    options.farewell = [this](const NodeEnded&) {
       require(!has_token_, "nobody says farewell for a node without the token");
       return false;
     };

@@ -218,9 +218,25 @@ TEST(DdprunNodes, ANodeThatDiesStopsTheOthersAndIsNamed) {
   ASSERT_TRUE(zero.prints("up", 2));
   ASSERT_TRUE(one.prints("up", 2));
   one.kill(SIGKILL);
-  EXPECT_EQ(zero.wait(), 77);
-  EXPECT_THAT(zero.err(), HasSubstr("error: node 1 (host "));
+  EXPECT_EQ(zero.wait(), 128 + SIGKILL);
+  EXPECT_THAT(zero.err(), ContainsRegex("error: node 1 \\(host .*\\) was lost: its ddprun was killed by SIGKILL"));
   EXPECT_TRUE(zero.is_gone_within());
+  EXPECT_TRUE(one.is_gone_within());
+}
+
+// Nobody is left on that node who could say how.
+TEST(DdprunNodes, ANodeThatDiesTogetherWithItsGuardianIsNamed) {
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay));
+  Job one(node(fixed(2, 1, port), "echo guardian $PPID; " + kStay));
+  ASSERT_TRUE(zero.prints("up", 2));
+  ASSERT_TRUE(one.prints("guardian", 2));
+  const auto guardian = static_cast<pid_t>(one.number_after("guardian "));
+  for (const pid_t pid : {one.pid(), guardian}) ::kill(pid, SIGSTOP);  // so that neither sees the other's end
+  for (const pid_t pid : {one.pid(), guardian}) ::kill(pid, SIGKILL);
+  EXPECT_EQ(zero.wait(), 77);
+  EXPECT_THAT(zero.err(), ContainsRegex("error: node 1 \\(host .*\\) was lost: (it closed the connection|"
+                                        "Connection reset by peer)"));
   EXPECT_TRUE(one.is_gone_within());
 }
 
@@ -257,9 +273,10 @@ TEST(DdprunNodes, TheEndpointsDeathEndsTheOtherOfTwoWithAReason) {
   ASSERT_TRUE(zero.prints("up", 2));
   ASSERT_TRUE(one.prints("up", 2));
   zero.kill(SIGKILL);
-  EXPECT_EQ(one.wait(), 77);
-  EXPECT_THAT(one.err(),
-              AllOf(HasSubstr("the connection to the endpoint 127.0.0.1:" + port + " is lost"), HasSubstr("error: ")));
+  EXPECT_EQ(one.wait(), 128 + SIGKILL);
+  EXPECT_THAT(one.err(), AllOf(HasSubstr("the connection to the endpoint 127.0.0.1:" + port + " is lost"),
+                               HasSubstr("error: node 0, which had the endpoint, was lost: its ddprun was killed by "
+                                         "SIGKILL\n")));
   EXPECT_TRUE(zero.is_gone_within());
   EXPECT_TRUE(one.is_gone_within());
 }
@@ -299,7 +316,7 @@ TEST(DdprunNodes, AnElasticJobGrowsAndShrinksAtNoCost) {
   spare.kill(SIGKILL);
   ASSERT_TRUE(host.prints("of 2 restarts 0", 4)) << host.err();
   EXPECT_THAT(host.err(), AllOf(HasSubstr("1 more node has come: "),
-                                HasSubstr(") was lost: its ddprun ended: all nodes "
+                                HasSubstr(") was lost: its ddprun was killed by SIGKILL: all nodes "
                                           "start their workers again\n"),
                                 Not(HasSubstr("restart "))));
   host.kill(SIGTERM);
@@ -324,7 +341,7 @@ TEST(DdprunNodes, AnElasticJobGoesOnWithoutANodeButNotWithFewerThanTheMinimum) {
   ASSERT_TRUE(served->prints("of 4", 2)) << served->err();
   ASSERT_TRUE(others[1]->prints("of 4", 2)) << others[1]->err();
   others[1]->kill(SIGKILL);
-  EXPECT_EQ(served->wait(), 77);
+  EXPECT_EQ(served->wait(), 128 + SIGKILL);
   EXPECT_THAT(served->err(), HasSubstr("error: node "));
 }
 

@@ -369,8 +369,9 @@ TEST_F(DdprunHosts, AJobGrowsFromTwoToThreeAndShrinksToOne) {
   for (auto* agent : {&zero, &one, &two}) ASSERT_TRUE(agent->prints("of 6 met all", 2)) << agent->err();
   for (auto* agent : {&one, &two}) agent->kill(SIGKILL);
   ASSERT_TRUE(zero.prints("of 2 met all", 2)) << zero.err();
-  EXPECT_THAT(zero.err(), AllOf(HasSubstr("(host node1) was lost: its ddprun ended"),
-                                HasSubstr("(host node2) was lost: its ddprun ended"), Not(HasSubstr("restart "))));
+  EXPECT_THAT(zero.err(),
+              AllOf(HasSubstr("(host node1) was lost: its ddprun was killed by SIGKILL"),
+                    HasSubstr("(host node2) was lost: its ddprun was killed by SIGKILL"), Not(HasSubstr("restart "))));
   zero.kill(SIGINT);
   EXPECT_EQ(zero.wait(), 130) << zero.err();
 }

@@ -131,7 +131,7 @@ TEST_P(TokenFarewell, TellsOfTheNodesEndAndUnderTlsNothingElse) {
   ASSERT_TRUE(killed.prints("up\n")) << killed.err();
   const int connections = listener.connections();
   killed.kill(SIGKILL);
-  EXPECT_EQ(left.wait(), 77) << left.err();
+  EXPECT_EQ(left.wait(), 128 + SIGKILL) << left.err();
   EXPECT_EQ(listener.connections(), connections + 1);
   if (token.empty())
     EXPECT_THAT(listener.heard(), HasSubstr("POST /v1/farewell/"));

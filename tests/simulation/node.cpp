@@ -253,7 +253,7 @@ void Node::visit(Channel& channel) {
 void Node::visitor_says(Channel& channel, const Message& message) {
   if (const auto* word = std::get_if<GuardiansWord>(&message)) {
     session_step(Session::GuardianSaid{word->node_key});
-    if (server_) server_->take_farewell(word->node_key);
+    if (server_) server_->take_farewell({word->node_key});
     return channel.close();
   }
   const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));

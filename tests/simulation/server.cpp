@@ -64,9 +64,9 @@ bool Server::has_been_gone(const Hello& hello) const {
          hello.held->round < world_.checks.newest_complete();
 }
 
-bool Server::take_farewell(const std::string& node_key) {
-  if (is_stopped_ || !core_.knows(node_key)) return false;
-  step(HostCore::GuardianSaid{node_key});
+bool Server::take_farewell(const NodeEnded& node) {
+  if (is_stopped_ || !core_.knows(node.node_key)) return false;
+  step(HostCore::GuardianSaid{node.node_key, node.signal_number});
   return true;
 }
 

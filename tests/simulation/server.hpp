@@ -29,7 +29,7 @@ class Server {
 
   void send(const rendezvous::ToMembership& message);  // of the own node
   void take_in(Channel& channel, const rendezvous::Hello& hello);
-  bool take_farewell(const std::string& node_key);
+  bool take_farewell(const rendezvous::NodeEnded& node);
   void take_answer(const rendezvous::HostCore::CallAnswered& answer);  // to a call of the own node
   void finish(std::function<void()> done);                             // the own agent wants nothing more
   void stop();                                                         // nothing is said, nothing is heard any more

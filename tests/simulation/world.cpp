@@ -129,7 +129,7 @@ void World::start_daemon() {
   network->listen(daemon.process, kEndpointPort, [this, &daemon](Channel& channel) {
     channel.listen({[this, &channel, &daemon](const Message& message) {
                       if (const auto* word = std::get_if<GuardiansWord>(&message)) {
-                        daemon.jobs->take_farewell(word->node_key);
+                        daemon.jobs->take_farewell({word->node_key});
                         return channel.close();
                       }
                       const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));

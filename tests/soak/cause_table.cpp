@@ -90,7 +90,7 @@ const std::vector<Staged> kStaged{
     {"disk_full", "throws because the disk is full", " ended with exit code 1", 1},
     {"hang", "does not come to a collective", "cause: rank # did not come to all_reduce", 1},
     {"guardian", "kills the guardian of its node", "guardian process was killed by SIGKILL", 137},
-    {"agent", "kills the ddprun of its node", "", 1000 + SIGKILL, {}, "error: node #", 77},
+    {"agent", "kills the ddprun of its node", "", 1000 + SIGKILL, {}, "error: node #", 137},
     {"torch_raise", "PyTorch: raises an exception, under `@record`", " ", 1, 134},
     {"torch_plain", "PyTorch: raises an exception, without `@record`", " ", 1, 134, {}, {}, true},
     {"torch_exit", "PyTorch: calls `sys.exit(3)`", " ", 3, 134, {}, {}, true},

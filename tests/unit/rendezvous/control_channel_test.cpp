@@ -118,7 +118,7 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
                              },
                              {{"no token", 7}});
     };
-    rules.farewell = [this](const std::string& node_key) { return server->take_farewell(node_key); };
+    rules.farewell = [this](const NodeEnded& node) { return server->take_farewell(node); };
     reception.emplace(
         io, rules, [this](const Hello&, const base::Address&) -> Reception::Direction { return std::ref(*server); },
         warn());
@@ -431,6 +431,30 @@ TEST_P(ControlChannel, AGuardiansFarewellIsForTheJobThatKnowsItsNode) {
   EXPECT_TRUE(server->membership().view().nodes.empty());
   EXPECT_THAT(answer_to("POST /v1/farewells HTTP/1.1\r\n\r\n", token ? &token->tls : nullptr),
               StartsWith("HTTP/1.1 404 "));
+}
+
+TEST_P(ControlChannel, AFarewellMaySayWhichSignalKilledDdprun) {
+  const struct {
+    std::string header;
+    const char* why;
+  } cases[] = {{"Killed-By-Signal: 9\r\n", "its ddprun was killed by SIGKILL"},
+               {"", "its ddprun ended"},
+               {"Killed-By-Signal: 0\r\n", "its ddprun ended"},
+               {"Killed-By-Signal: 65\r\n", "its ddprun ended"},
+               {"Killed-By-Signal: 9a\r\n", "its ddprun ended"},
+               {"Killed-By-Signal: 99999999999\r\n", "its ddprun ended"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.header);
+    reception.reset();
+    serve_job();
+    server->send(hello());
+    ASSERT_TRUE(run_until([&] { return !server->membership().view().nodes.empty(); }));
+    said.clear();
+    EXPECT_THAT(answer_to("POST /v1/farewell/" + hello().node_key + " HTTP/1.1\r\n" + c.header + "\r\n",
+                          token ? &token->tls : nullptr),
+                StartsWith("HTTP/1.1 200 "));
+    EXPECT_THAT(said, ElementsAre(HasSubstr(c.why)));
+  }
 }
 
 TEST_P(ControlChannel, WhoServesNoJobSaysWhereItIs) {

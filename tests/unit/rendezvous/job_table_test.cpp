@@ -56,7 +56,7 @@ class FakeServer {
 
   const Membership& membership() const { return membership_; }
   bool is_over() const { return !is_anyone_connected && (membership_.is_finished() || membership_.is_abandoned()); }
-  bool take_farewell(const std::string&) { return true; }
+  bool take_farewell(const NodeEnded&) { return true; }
 
   RoundId round;
   bool is_anyone_connected = true;

@@ -574,6 +574,35 @@ TEST_F(Leave, TheLastErrorHasTheReasonAndTheCodeOfTheLostHost) {
             "node 0, which had the endpoint, was lost: its guardian process was killed by SIGKILL");
 }
 
+TEST_F(Leave, TheLastErrorSaysHowTheLostHostEndedAlsoIfItsGuardianSpeaksLater) {
+  const struct {
+    int signal_number;
+    int exit_code;
+    const char* why;
+  } cases[] = {{SIGKILL, 137, "its ddprun was killed by SIGKILL"}, {0, kRendezvousFailed, "its ddprun ended"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.why);
+    begin_with(2, 2);
+    next_host_begins(2, 2, {0, "key-1"});
+    hear(membership->step(NodeEnded{"key-1", c.signal_number}, now));
+    says(0, RoundEnded{0, {}, 2, false});
+    EXPECT_EQ(finished.at(0).exit_code, c.exit_code);
+    EXPECT_EQ(finished.at(0).what, std::string("node 0, which had the endpoint, was lost: ") + c.why);
+    finished.clear();
+  }
+}
+
+TEST_F(Leave, AGuardianDoesNotChangeWhatItsHostSaidOfItsEnd) {
+  begin_with(2, 2);
+  LostHost lost{0, "key-1", true};
+  lost.why = "its guardian process was killed by SIGTERM";
+  lost.exit_code = 143;
+  next_host_begins(2, 2, lost);
+  hear(membership->step(NodeEnded{"key-1", SIGKILL}, now));
+  says(0, RoundEnded{0, {}, 2, false});
+  EXPECT_EQ(finished.at(0).exit_code, 143);
+}
+
 TEST_F(Leave, WithARestartLeftTheLastOneLooksForTheOthers) {
   begin_with(2, 2, 1);
   more_options.heartbeat_timeout = 3s;

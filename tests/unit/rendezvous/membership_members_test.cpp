@@ -479,6 +479,16 @@ TEST_F(Job, JobThatEndsForALostNodeEndsWithTheCodeThatTheNodeSaidItEndsWith) {
   }
 }
 
+TEST_F(Job, JobThatEndsForAKilledDdprunEndsWithTheCodeOfThatSignal) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  hear(membership->step(NodeEnded{"key-2", SIGKILL}, now));
+  ends(1, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 137);
+  EXPECT_THAT(finished.at(1).what.value(), HasSubstr(" was lost: its ddprun was killed by SIGKILL"));
+}
+
 TEST_F(Job, JobThatEndsForAnotherNodeLostLaterEndsWithThatNodesCode) {
   begin(3, 3);
   for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);

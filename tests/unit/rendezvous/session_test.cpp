@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 namespace ddp::rendezvous {
 namespace {
 
@@ -1083,7 +1084,7 @@ TEST_F(SessionTest, AGuardiansWordIsForItsHostAlone_AndAppearsInWhatTheNextHostK
   EXPECT_FALSE(session.knows_host("another key"));
   EXPECT_TRUE(session.knows_host("key-of-host"));
   EXPECT_EQ(step(Session::GuardianSaid{"another key"}), "");
-  EXPECT_EQ(step(Session::GuardianSaid{"key-of-host"}), "") << "the connection ends by itself";
+  EXPECT_EQ(step(Session::GuardianSaid{"key-of-host", SIGKILL}), "") << "the connection ends by itself";
   EXPECT_EQ(ended(How::closed), "connect endpoint");
   const auto actions = session.step(Session::Ended{How::refused, 1}, now);
   const auto& lost = std::get<Session::Serve>(actions.back()).lost;
@@ -1091,6 +1092,8 @@ TEST_F(SessionTest, AGuardiansWordIsForItsHostAlone_AndAppearsInWhatTheNextHostK
   EXPECT_EQ(lost.node_key, "key-of-host");
   EXPECT_TRUE(lost.is_end_proven);
   EXPECT_FALSE(lost.has_left);
+  EXPECT_EQ(lost.why, "its ddprun was killed by SIGKILL");
+  EXPECT_EQ(lost.exit_code, 137);
 }
 
 TEST_F(SessionTest, AHostThatSteppedDownForWantOfAGuardiansWordServesAgainWithIt) {
