@@ -50,6 +50,13 @@ bool is_run_by_python(const std::string& program) {
   return is_interpreter || (name.size() > 3 && name.ends_with(".py"));
 }
 
+// faulthandler has written where each thread was. The first line may be too far up.
+bool has_python_trace(const std::vector<std::string>& stderr_tail) {
+  return std::any_of(stderr_tail.begin(), stderr_tail.end(), [](const std::string& line) {
+    return line.find("Fatal Python error: ") != line.npos || line.find("(most recent call first):") != line.npos;
+  });
+}
+
 // A shell, or another interpreter, has read lines that end with CR LF; printable() writes the CR as "\\r".
 bool has_met_carriage_return(const std::vector<std::string>& stderr_tail) {
   return std::any_of(stderr_tail.begin(), stderr_tail.end(), [](const std::string& line) {
@@ -105,6 +112,9 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
         if (!uncaught_exception(failure.stderr_tail).empty())
           return "the exception above says what failed; `ulimit -c unlimited` and `gdb " + program +
                  " core` show where" + restarts;
+        if (has_python_trace(failure.stderr_tail))
+          return "its stderr shows where each Python thread was; a core file (`ulimit -c unlimited`) adds C and C++" +
+                 restarts;
         if (is_run_by_python(failure.program))
           return "`export PYTHONFAULTHANDLER=1` and run again: Python then shows where each of its threads was" +
                  restarts;

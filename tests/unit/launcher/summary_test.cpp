@@ -201,6 +201,10 @@ TEST(Summary, APythonProgramThatCrashesIsAskedForItsOwnTrace) {
     failure.program = program;
     EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`export PYTHONFAULTHANDLER=1`")) << program;
   }
+  failure.stderr_tail = {"Fatal Python error: Segmentation fault", "Current thread 0x00007f05de5ebb80:"};
+  EXPECT_THAT(job_summary(verdict_on(failure)),
+              AllOf(Not(HasSubstr("PYTHONFAULTHANDLER")), HasSubstr("its stderr shows where each Python thread was")));
+  failure.stderr_tail.clear();
   failure.program = "python-like";
   EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`gdb python-like core`"));
 }
