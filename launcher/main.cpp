@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/random_key.hpp"
 #include "ddp/error.hpp"
 #include "launcher/agent/agent.hpp"
 #include "launcher/agent/guarded_loop.hpp"
@@ -17,6 +18,9 @@
 #include "launcher/command_line/launch_config.hpp"
 #include "launcher/command_line/machine.hpp"
 #include "launcher/plan/plan.hpp"
+#include "launcher/remote/front.hpp"
+#include "launcher/remote/job_on_hosts.hpp"
+#include "launcher/remote/node_service.hpp"
 #include "rendezvous/membership/outcome.hpp"
 
 namespace {
@@ -60,9 +64,15 @@ std::string shown(const LaunchConfig& config, const std::vector<std::string>& en
 }
 
 int launch(const std::vector<std::string>& arguments, const EnvironmentLookup& variable) {
-  const auto config = parse_command_line(arguments, variable, this_machine(variable));
+  if (arguments == std::vector<std::string>{kNodeServiceOption}) return serve_remote_node();
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  const auto machine = this_machine(variable);
+  if (const auto job = job_on_hosts(arguments, variable, environment, machine, ddp::base::random_key)) {
+    if (!job->only_shows) return run_on_hosts(*job, environment);
+    return std::cout << hosts_plan_text(*job) << std::flush ? 0 : 1;
+  }
+  const auto config = parse_command_line(arguments, variable, machine);
   if (config.mode == LaunchConfig::Mode::launch) return run_job(config, environment);
   return std::cout << shown(config, environment) << std::flush ? 0 : 1;
 }

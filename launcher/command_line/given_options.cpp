@@ -117,7 +117,7 @@ class Reader {
     if (equals == std::string::npos && !option.value_name.empty()) return take_next(option, word);
     if (equals == std::string::npos) return set_flag(option, word);
     if (option.value_name.empty()) refuse_value(option, word);
-    line_.options.set({&option, word.substr(equals + 1), word});
+    line_.options.set_or_add({&option, word.substr(equals + 1), word});
   }
 
   void read_letters(const std::string& word) {
@@ -131,7 +131,7 @@ class Reader {
       }
       if (rest.empty()) return take_next(option, word);
       if (rest[0] == '=') rest.erase(0, 1);
-      return line_.options.set({&option, rest, word});
+      return line_.options.set_or_add({&option, rest, word});
     }
   }
 
@@ -148,7 +148,7 @@ class Reader {
                                                   : "ddprun's command line, before " + arguments_[next_],
                        "`" + shown + "=" + std::string(option.value_name) + "`");
     const auto& value = arguments_[next_++];
-    line_.options.set({&option, value, word + " " + value});
+    line_.options.set_or_add({&option, value, word + " " + value});
   }
 
   [[noreturn]] static void refuse_value(const Option& option, const std::string& word) {
@@ -175,6 +175,14 @@ bool GivenOptions::is_on(std::string_view flag) const {
 }
 
 void GivenOptions::set(GivenOption given) { by_name_.insert_or_assign(given.option->name, std::move(given)); }
+
+void GivenOptions::set_or_add(GivenOption given) {
+  if (const auto* before = find(given.option->name); before != nullptr && given.option->is_list) {
+    given.value = before->value + kListSeparator + given.value;
+    given.where = before->where + " " + given.where;
+  }
+  set(std::move(given));
+}
 
 CommandLine read_options(const std::vector<std::string>& arguments, const EnvironmentLookup& environment) {
   CommandLine line;

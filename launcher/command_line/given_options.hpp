@@ -30,7 +30,8 @@ class GivenOptions {
  public:
   const GivenOption* find(std::string_view name) const;  // null where it was not given
   bool is_on(std::string_view flag) const;
-  void set(GivenOption given);  // takes the place of an earlier one of this name
+  void set(GivenOption given);         // takes the place of an earlier one of this name
+  void set_or_add(GivenOption given);  // the values of a list add up
 
  private:
   std::map<std::string_view, GivenOption> by_name_;

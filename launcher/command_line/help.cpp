@@ -24,6 +24,7 @@ constexpr Example kExamples[] = {
     {"ddprun train.py --epochs 10", "one worker per GPU of this machine"},
     {"ddprun --nproc-per-node=4 --max-restarts=3 ./train",
      "four workers; all start again if one fails, up to three times"},
+    {"ddprun --hosts=node0:8,node1:8 train.py", "eight workers on each of two hosts, started from here by ssh"},
     {"ddprun --nnodes=2 --node-rank=0 --master-addr=node0 train.py", "on node0; with --node-rank=1 on the other node"},
     {"ddprun --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=node0 --rdzv-id=job1 train.py",
      "the same on 2 to 4 nodes; nodes that come within the last call take part"},

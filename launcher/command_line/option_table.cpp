@@ -5,7 +5,7 @@
 namespace ddp::launcher {
 
 const std::vector<Option>& option_table() {
-  constexpr bool kTorchruns = true, kOurs = false;
+  constexpr bool kTorchruns = true, kOurs = false, kList = true;
   using Group = OptionGroup;
   static const std::vector<Option> table{
       {"nproc-per-node", 0, "N|gpu|cpu|auto|xpu", Group::job, kTorchruns,
@@ -18,6 +18,15 @@ const std::vector<Option>& option_table() {
        "(c10d)"},
       {"standalone", 0, "", Group::job, kTorchruns,
        "One node without an address. This is the default if no address is given"},
+
+      {"hosts", 0, "HOST[:N],..", Group::hosts, kOurs,
+       "Start the job on these hosts by ssh, with N workers each: a,b:8,user@[fe80::1]:4,n[01-16]"},
+      {"hostfile", 0, "FILE", Group::hosts, kOurs, "The same, with one `[user@]host [slots=N]` in each line"},
+      {"export", 'x', "NAME[=VALUE]", Group::hosts, kOurs,
+       "Environment variable for the workers on all hosts, this machine's or a new one. `-x 'NCCL_*'` takes all that "
+       "begin so. May be given several times",
+       kList},
+      {"ssh-args", 0, "ARGS", Group::hosts, kOurs, "More arguments for ssh: --ssh-args='-p 2222 -i key'"},
 
       {"master-addr", 0, "HOST", Group::rendezvous, kTorchruns, "Address of node 0 (static). Default: 127.0.0.1"},
       {"master-port", 0, "PORT", Group::rendezvous, kTorchruns, "Port on node 0 (static). Default: 29500"},
@@ -110,6 +119,7 @@ const std::vector<Option>& option_table() {
 std::string_view title(OptionGroup group) {
   switch (group) {
     case OptionGroup::job: return "job";
+    case OptionGroup::hosts: return "hosts";
     case OptionGroup::rendezvous: return "rendezvous";
     case OptionGroup::workers: return "workers";
     case OptionGroup::logs: return "logs";

@@ -9,7 +9,7 @@
 
 namespace ddp::launcher {
 
-enum class OptionGroup { job, rendezvous, workers, logs, failures, binding, other, hidden };
+enum class OptionGroup { job, hosts, rendezvous, workers, logs, failures, binding, other, hidden };
 
 struct Option {
   std::string_view name;        // long name with dashes, without the leading two
@@ -19,7 +19,10 @@ struct Option {
   OptionGroup group;
   bool is_torchruns;  // torchrun has it too: PET_<NAME> gives its default, and its prefixes go before those of ours
   std::string_view help;
+  bool is_list = false;  // given more than once, its values add up, parted by kListSeparator
 };
+
+constexpr char kListSeparator = '\0';  // an argument of a program holds none
 
 // In the order of --help: each group in one piece.
 const std::vector<Option>& option_table();

@@ -12,10 +12,9 @@ struct Habit {
 };
 
 constexpr std::string_view kWorkers = "`--nproc-per-node=N`: ddprun counts the workers of each node, not of the job";
-constexpr std::string_view kHosts =
-    "start ddprun on each host: `ddprun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=FIRST_HOST:29400 ...`, the same "
-    "line everywhere";
-constexpr std::string_view kExportAdvice = "`export NAME=VALUE` before ddprun: workers inherit its environment";
+constexpr std::string_view kHosts = "`--hosts=node0:4,node1:4`, or `--hostfile=FILE`";
+constexpr std::string_view kExportAdvice =
+    "`export NAME=VALUE` before ddprun: workers inherit its environment; on other hosts `-x NAME=VALUE`";
 constexpr std::string_view kNeedless = "leave it out: ddprun needs nothing of the kind";
 
 // Sources: the manuals of Open MPI's and MPICH's mpirun, of srun, accelerate launch, deepspeed and horovodrun.
@@ -23,13 +22,12 @@ const Habit kHabits[] = {
     {{"n", "np", "ntasks", "ntasks-per-node", "num-processes", "num-proc", "num-gpus", "gpus", "gpus-per-node", "ngpus",
       "ppn", "npernode", "tasks-per-node", "nproc-per-host"},
      kWorkers},
-    {{"H", "host", "hosts", "hostfile", "host-file", "hostlist", "machinefile", "machine-file", "nodelist", "include"},
-     kHosts},
+    {{"H", "host", "host-file", "hostlist", "machinefile", "machine-file", "nodelist", "include"}, kHosts},
     {{"N", "nodes", "num-nodes", "num-machines"}, "`--nnodes=N`, the same on each node"},
     {{"machine-rank", "node-id"}, "`--node-rank=N`"},
     {{"main-process-ip"}, "`--master-addr=HOST`"},
     {{"main-process-port"}, "`--master-port=PORT`"},
-    {{"x", "genv", "env", "export"}, kExportAdvice},
+    {{"genv", "env"}, kExportAdvice},
     {{"bind-to", "cpu-bind", "map-by"}, "`--numa-binding=node`, or socket, exclusive, core-complex"},
     {{"tag-output", "output-filename", "output", "error"}, "`--log-dir=DIR --tee=3` writes files and shows the output"},
     {{"use-env", "multi-gpu", "allow-run-as-root", "oversubscribe"}, kNeedless},

@@ -202,10 +202,10 @@ TEST_F(Spelling, OptionsOfOtherLaunchersNameOurs) {
       {{"-n4", "./train"}, "unknown option -n4", "`--nproc-per-node=N`"},
       {{"--num_processes=4", "train.py"}, "unknown option --num_processes=4", "`--nproc-per-node=N`"},
       {{"--gpus", "2", "train.py"}, "unknown option --gpus", "`--nproc-per-node=N`"},
-      {{"-H", "a,b", "./train"}, "unknown option -H", "--nnodes=2 --rdzv-backend=c10d"},
-      {{"--hostfile", "hosts", "./train"}, "unknown option --hostfile", "--nnodes=2 --rdzv-backend=c10d"},
+      {{"-H", "a,b", "./train"}, "unknown option -H", "`--hosts=node0:4,node1:4`"},
+      {{"--machinefile", "hosts", "./train"}, "unknown option --machinefile", "`--hostfile=FILE`"},
       {{"-N", "2", "./train"}, "unknown option -N", "`--nnodes=N`"},
-      {{"-x", "PATH", "./train"}, "unknown option -x", "workers inherit its environment"},
+      {{"--env", "PATH", "./train"}, "unknown option --env", "workers inherit its environment"},
       {{"--use_env", "train.py"}, "unknown option --use_env", "leave it out"},
   };
   for (const auto& c : cases) {
