@@ -20,6 +20,7 @@
 
 #include "tests/guide/page.hpp"
 #include "tests/integration/job.hpp"
+#include "tests/integration/sshd.hpp"
 #include "tests/interop/python.hpp"
 #include "tests/multihost/hosts.hpp"
 #include "tests/slurm/cluster.hpp"
@@ -138,15 +139,38 @@ class TwoMachines : public Place {
 
   void start(const PageBlock& commands) override {
     const int host = commands.name.empty() ? 0 : std::atoi(commands.name.c_str() + 4);
-    processes_.push_back(hosts_.run(host, shell(commands), {path_with(DDP_TEST_BIN_DIR), "HOME=" + folder().string()}));
+    std::vector<std::string> environment{path_with(DDP_TEST_BIN_DIR), "HOME=" + folder().string()};
+    environment.insert(environment.end(), environment_.begin(), environment_.end());
+    processes_.push_back(hosts_.run(host, shell(commands), environment));
   }
 
   Ended finish(std::size_t started) override { return end_of(processes_[started]); }
+
+ protected:
+  Hosts& hosts() { return hosts_; }
+  std::vector<std::string> environment_;
 
  private:
   ScratchDirectory scratch_;
   Hosts hosts_;
   std::vector<HostProcess> processes_;
+};
+
+// The same, and node0 can log in to node1.
+class TwoMachinesWithSsh : public TwoMachines {
+ public:
+  TwoMachinesWithSsh() {
+    if (const auto why = Sshd::why_not(); !why.empty()) throw Lacking(why);
+    const std::string option = "--ssh-args=";
+    sshd_.emplace(Sshd::Options{.address = "0.0.0.0", .port = "22"}, false);
+    environment_ = {"DDPRUN_SSH_ARGS=" + sshd_->ssh_arguments().substr(option.size())};
+    server_.emplace(hosts().run(1, {"/bin/sh", "-c", "exec " + sshd_->command()}));
+    if (!server_->prints("Server listening")) throw std::runtime_error("sshd: " + server_->err());
+  }
+
+ private:
+  std::optional<Sshd> sshd_;
+  std::optional<HostProcess> server_;
 };
 
 // The login node of a Slurm of two nodes.
@@ -190,6 +214,7 @@ const std::vector<Chapter>& chapters() {
        {"cpp_1_gradients.md", "cpp_2_data.md", "cpp_3_checkpoints.md", "cpp_4_elastic.md", "cpp_5_hang.md"},
        make<WithLibddp>},
       {"TwoMachines", {"two_machines.md"}, make<TwoMachines>},
+      {"HostsBySsh", {"hosts_by_ssh.md"}, make<TwoMachinesWithSsh>},
       {"SlurmCluster", {"slurm_cluster.md"}, make<SlurmCluster>},
       {"Kubernetes", {"kubernetes.md"}, make<OneMachine>},
       {"WhenItFails", {"when_it_fails.md"}, make<OneMachine>},
