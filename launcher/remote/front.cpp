@@ -36,7 +36,7 @@ namespace {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kConnectLimit{30};       // ssh itself gives up after 10 s without an answer
+constexpr std::chrono::seconds kConnectLimit{60};       // a login shell may be slow; ssh waits 10 s for a connection
 constexpr std::chrono::seconds kConfigurationLimit{5};  // for `ssh -G`, which connects nowhere
 constexpr std::chrono::seconds kAliveInterval{10};
 constexpr std::size_t kConnectingMax = 32;  // at once: each login costs this machine some milliseconds of computing
