@@ -1,11 +1,11 @@
-#include "worker_runtime/backends/cpu/memory/stream_copy.hpp"
+#include "worker_runtime/tensor/stream_copy.hpp"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
 
-namespace ddp::cpu_backend {
+namespace ddp::tensor {
 namespace {
 
 constexpr std::size_t kRoom = 512;
@@ -31,4 +31,4 @@ TEST(StreamCopy, CopiesThatAndNothingElseWhereverItLies) {
 }
 
 }  // namespace
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::tensor

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "worker_runtime/backends/cpu/memory/stream_copy.hpp"
 #include "worker_runtime/backends/cpu/reduce/reduce.hpp"
+#include "worker_runtime/tensor/stream_copy.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -83,7 +83,7 @@ Staged::Block Staged::block_at(const Shape& shape, std::size_t begin, int half) 
 }
 
 void Staged::put(std::byte* to, const std::byte* from, std::size_t bytes) const {
-  if (streams_) return stream_copy(to, from, bytes);
+  if (streams_) return tensor::stream_copy(to, from, bytes);
   copy_bytes(to, from, bytes);
 }
 

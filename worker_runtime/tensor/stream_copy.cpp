@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/memory/stream_copy.hpp"
+#include "worker_runtime/tensor/stream_copy.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace ddp::cpu_backend {
+namespace ddp::tensor {
 
 #if defined(__SSE2__)
 
@@ -44,4 +44,4 @@ void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) { std:
 
 #endif
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::tensor

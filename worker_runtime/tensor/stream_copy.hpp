@@ -5,9 +5,9 @@
 
 #include <cstddef>
 
-namespace ddp::cpu_backend {
+namespace ddp::tensor {
 
 // The two do not overlap. What was written is seen by whoever sees what this thread writes after it.
 void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes);
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::tensor
