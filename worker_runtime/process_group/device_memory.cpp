@@ -1,5 +1,7 @@
 #include "worker_runtime/process_group/device_memory.hpp"
 
+#include "worker_runtime/tensor/stream_copy.hpp"
+
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -12,6 +14,8 @@ namespace ddp::process_group {
 namespace {
 
 constexpr std::size_t kHugePageBytes = 2u << 20;
+// More than the caches of a core hold. memcpy() would fetch each line that it is about to overwrite.
+constexpr std::size_t kStreamedBytesMin = 4u << 20;
 
 class FinishedCopy : public HostCopy {
  public:
@@ -45,7 +49,12 @@ class HostMemory : public DeviceMemory {
   }
 
   void wait_for_all() override {}
-  void copy_to_host(std::span<const Copy> copies, void*) override { copy_all(copies); }
+  void copy_to_host(std::span<const Copy> copies, void*) override {
+    std::size_t bytes = 0;
+    for (const Copy& each : copies) bytes += each.bytes;
+    if (bytes < kStreamedBytesMin) return copy_all(copies);
+    for (const Copy& each : copies) stream_bytes(each.to, each.from, each.bytes);
+  }
   void copy_from_host(std::span<const Copy> copies, void*) override { copy_all(copies); }
   std::shared_ptr<std::byte[]> allocate_on_host(std::size_t bytes) override {
     if (bytes < kHugePageBytes) return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
@@ -63,6 +72,9 @@ class HostMemory : public DeviceMemory {
   }
   static void copy_bytes(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  static void stream_bytes(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0) tensor::stream_copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
   }
 };
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
@@ -26,6 +29,23 @@ TEST(StreamCopy, CopiesThatAndNothingElseWhereverItLies) {
               << i << " of " << bytes << " from " << from_offset << " to " << to_offset;
         }
       }
+    }
+  }
+}
+
+// Most of it is copied by a loop that prefetches.
+TEST(StreamCopy, CopiesPagesAndWhatFollowsThem) {
+  std::vector<std::uint32_t> numbers(1 << 13);
+  std::iota(numbers.begin(), numbers.end(), 1u);
+  const auto* const from = reinterpret_cast<const std::byte*>(numbers.data());
+  for (const std::size_t bytes : {4095, 4096, 4097, 4159, 4160, 4161, 4223, 4224, 8191, 20'001}) {
+    for (const std::size_t offset : {0, 1, 60, 64}) {
+      std::vector<std::byte> to(bytes + offset + 1, kUntouched);
+      stream_copy(to.data() + offset, from + 3, bytes);
+      EXPECT_TRUE(std::equal(from + 3, from + 3 + bytes, to.data() + offset)) << bytes << " bytes, offset " << offset;
+      EXPECT_EQ(to.back(), kUntouched) << bytes << " bytes, offset " << offset;
+      EXPECT_EQ(std::count(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(offset), kUntouched),
+                static_cast<std::ptrdiff_t>(offset));
     }
   }
 }
