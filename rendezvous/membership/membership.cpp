@@ -181,11 +181,9 @@ void Membership::take(const NodeEnded& event, TimePoint now) {
 // node was a member if its nonce is the round's.
 void Membership::note_end(const EndedNode& ended, TimePoint now) {
   if (phase_ == Phase::finished) return;
-  if (knows(ended.node_key)) {
-    // In a later round than the last one here it may not have been alone: others may go on with that one.
-    const bool has_gone_on = std::max(last_round(), options_.lost.round) < ended.round;
-    return has_gone_on ? void() : take(NodeEnded{ended.node_key}, now);
-  }
+  // In a later round than the last one here it may not have been alone: others may go on with that one.
+  const bool had_gone_on = std::max(last_round(), options_.lost.round) < ended.round;
+  if (knows(ended.node_key) && !had_gone_on) return take(NodeEnded{ended.node_key}, now);
   if (rounds_begun_ == 0) recovery_.note_end(ended);
   if (recovery_.are_claims_open()) return decide_claims(now);
   if (!recovery_.is_adopted() || ended.round != last_round() || !recovery_.proves_last_round({ended.nonce})) return;

@@ -143,6 +143,27 @@ TEST_F(EndedNodes, ProofSettlesMembersThatAreAwaited) {
   }
 }
 
+// The next host was left behind in round 0, and serves where its host is gone: it hears of round 1 from another one.
+TEST_F(EndedNodes, ProofOfTheLostHostCountsInTheLaterRoundThatIsAdopted) {
+  begin_with_three();
+  auto later = held.at(3);
+  later.round.number = 1;
+  later.nonces.insert(later.nonces.begin(), "nonce-1");
+  more_options.holds_endpoint = false;
+  more_options.lost.group_rank = 0;
+  more_options.lost.node_key = "key-1";
+  more_options.lost.round = held.at(1).round;
+  begin_anew();
+  join(2, "h2");
+  comes_again(3, 23, later);
+  auto first = end_of(1), second = end_of(2);
+  for (auto* its : {&first, &second}) its->round = later.round, its->nonce = "nonce-1";
+  join_with({first, second}, 11);
+  pass(1s);
+  ASSERT_EQ(stopped.count(23), 1u) << "of round 1 nobody else is left";
+  EXPECT_EQ(stopped.at(23).front().round, 1u);
+}
+
 // Of an earlier job with the same run id, maybe: its nodes need not be awaited.
 TEST_F(EndedNodes, FirstRoundWaitsForNobody) {
   begin_with_three();
