@@ -74,7 +74,9 @@ TEST(MembershipSimulation, NoHistoryBreaksARule) {
   }
   EXPECT_GT(completed, kHistories) << "histories in which hardly any round runs prove little";
   EXPECT_GT(rounds, completed);
-  if (kMuchShorter == 1) EXPECT_GT(sockets_let_go, 0u) << "no agent gives up more connections than it keeps";
+  if (kMuchShorter == 1) {
+    EXPECT_GT(sockets_let_go, 0u) << "no agent gives up more connections than it keeps";
+  }
 }
 
 TEST(MembershipSimulation, HistoriesThatFoundABugPass) {
