@@ -453,7 +453,7 @@ TEST_P(ControlChannel, AFarewellMaySayWhichSignalKilledDdprun) {
     EXPECT_THAT(answer_to("POST /v1/farewell/" + hello().node_key + " HTTP/1.1\r\n" + c.header + "\r\n",
                           token ? &token->tls : nullptr),
                 StartsWith("HTTP/1.1 200 "));
-    EXPECT_THAT(said, ElementsAre(HasSubstr(c.why)));
+    EXPECT_THAT(said, Contains(HasSubstr(c.why)));
   }
 }
 
