@@ -144,7 +144,7 @@ TEST_P(DdprunToken, ADeadNodeIsNoticedUnderTlsToo) {
   ASSERT_TRUE(node.prints("up")) << node.err();
   ASSERT_TRUE(other.prints(second ? "up" : "rank 0"));
   node.kill(SIGKILL);
-  EXPECT_EQ(other.wait(), 77) << other.err();
+  EXPECT_EQ(other.wait(), 128 + SIGKILL) << other.err();
 }
 
 class DdprunTokenFile : public ::testing::Test {
