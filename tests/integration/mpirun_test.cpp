@@ -48,9 +48,16 @@ class Mpirun : public ::testing::TestWithParam<Mpi> {
 
   // `command` of a shell on each of four ranks.
   std::unique_ptr<Job> start(const std::string& command, std::vector<std::string> more_options = {},
-                             std::vector<std::string> environment = {}) const {
+                             std::vector<std::string> environment = {}) {
     auto arguments = GetParam().options;
     arguments.insert(arguments.end(), more_options.begin(), more_options.end());
+    if (GetParam().name == kOpenMpi.name) {
+      // Two that start at once may both make the folder that they share in /tmp, and then one of them gives up.
+      const auto sessions = folder_ / ("sessions_" + std::to_string(jobs_started_++));
+      std::filesystem::create_directories(sessions);
+      for (const auto& word : {std::string("--mca"), std::string("orte_tmpdir_base"), sessions.string()})
+        arguments.push_back(word);
+    }
     for (const auto& word : {std::string("-np"), std::string("4"), std::string("sh"), std::string("-c"), command}) {
       arguments.push_back(word);
     }
@@ -68,6 +75,7 @@ class Mpirun : public ::testing::TestWithParam<Mpi> {
  private:
   const std::filesystem::path folder_ =
       std::filesystem::temp_directory_path() / ("ddp_mpirun_" + std::to_string(::getpid()));
+  int jobs_started_ = 0;
 };
 
 TEST_P(Mpirun, FourRanksTrain) {
