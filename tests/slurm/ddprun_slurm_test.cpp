@@ -176,9 +176,11 @@ TEST_F(DdprunUnderSlurm, SeveralOnOneNodeAreRefused) {
 TEST_F(DdprunUnderSlurm, AKilledWorkerCostsOneRestart) {
   Cluster* const cluster = make_cluster({});
   if (cluster == nullptr) return;
+  // It is tail that says so: the shell has become that by then.
   const auto job = submit(*cluster,
                           "ddprun --nproc-per-node=2 --max-restarts=1 sh -c '"
-                          "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; echo worker is up; exec tail -f /dev/null'");
+                          "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; file=$(mktemp); echo worker is up >$file; "
+                          "exec 3<$file; rm $file; exec tail -f /proc/self/fd/3'");
   ASSERT_TRUE(cluster->prints(job, "worker is up", 4)) << cluster->output(job);
   const pid_t worker = process(*cluster, 1, "tail");
   ASSERT_GT(worker, 0);
