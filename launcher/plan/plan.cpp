@@ -1,7 +1,6 @@
 #include "launcher/plan/plan.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "base/host_and_port.hpp"
 #include "base/loopback.hpp"
 #include "launcher/command_line/option_values.hpp"
+#include "launcher/command_line/quoted_word.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/worker_group/exit_code.hpp"
 #include "rendezvous/membership/failure.hpp"
@@ -25,20 +25,9 @@ std::string range(int low, int high, const char* between) {
   return low == high ? std::to_string(low) : std::to_string(low) + between + std::to_string(high);
 }
 
-// As a person would type it.
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::string_view("_-./=:,+@%").find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  if (plain) return word;
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
-  return out + "'";
-}
-
 std::string quoted(const std::vector<std::string>& words) {
   std::string out;
-  for (const auto& word : words) out += (out.empty() ? "" : " ") + quoted(word);
+  for (const auto& word : words) out += (out.empty() ? "" : " ") + quoted_word(word);
   return out;
 }
 
@@ -178,7 +167,7 @@ class Plan {
     if (!output.prefix_lines)
       line("", "no prefix before lines");
     else if (!output.prefix_template.empty())
-      line("", "lines begin with " + quoted(output.prefix_template));
+      line("", "lines begin with " + quoted_word(output.prefix_template));
     if (!output.local_ranks_shown.empty()) line("", "shown are local ranks " + ranks(output.local_ranks_shown));
     if (!output.ranks_shown.empty()) line("", "shown are ranks " + ranks(output.ranks_shown));
     for (const auto& [filters, stream] :

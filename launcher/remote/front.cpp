@@ -21,6 +21,7 @@
 #include "base/host_name.hpp"
 #include "base/printable.hpp"
 #include "launcher/agent/own_process.hpp"
+#include "launcher/command_line/quoted_word.hpp"
 #include "launcher/command_line/usage_error.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/remote/front_input.hpp"
@@ -226,7 +227,7 @@ class Front {
     }
     console_.print("error: " + rendezvous::counted(static_cast<int>(count), "host") +
                    " can't be used, so the job has not started" + text + "\nwhere: connecting by ssh, from " +
-                   base::host_name() + "\ntry:   `ssh -o BatchMode=yes " + shell_word(first) +
+                   base::host_name() + "\ntry:   `ssh -o BatchMode=yes " + quoted_word(first) +
                    " ddprun --version` must work without a question");
   }
 
@@ -348,12 +349,12 @@ std::string hosts_plan_text(const JobOnHosts& job) {
   std::string out = "ddprun starts nothing now; this is what it would do\n";
   for (std::size_t i = 0; i < job.hosts.size(); ++i) {
     out += "\nhost " + job.hosts[i].target() + ", node " + std::to_string(i) + "\n  by     ";
-    for (const auto& word : command_for(job, job.hosts[i], own_program())) out += " " + shell_word(word);
+    for (const auto& word : command_for(job, job.hosts[i], own_program())) out += " " + quoted_word(word);
     out += "\n  ddprun ";
-    for (const auto& argument : job.arguments_of(i, address)) out += " " + shell_word(argument);
+    for (const auto& argument : job.arguments_of(i, address)) out += " " + quoted_word(argument);
     out += '\n';
   }
-  for (const auto& variable : job.variables) out += "\nvariable " + shell_word(variable) + '\n';
+  for (const auto& variable : job.variables) out += "\nvariable " + quoted_word(variable) + '\n';
   for (const auto& notice : job.notices) out += "\nnotice " + notice + '\n';
   return out;
 }

@@ -1,11 +1,11 @@
 #include "launcher/remote/ssh_command.hpp"
 
-#include <algorithm>
 #include <cctype>
 #include <optional>
 #include <sstream>
 #include <string_view>
 
+#include "launcher/command_line/quoted_word.hpp"
 #include "launcher/command_line/usage_error.hpp"
 #include "launcher/remote/node_service.hpp"
 
@@ -54,16 +54,6 @@ std::vector<std::string> words_of(const std::string& line, const std::string& wh
   return out;
 }
 
-std::string shell_word(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::string_view("_-./=:,+@%").find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  if (plain) return word;
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
-  return out + "'";
-}
-
 std::vector<std::string> ssh_command(const RemoteHost& host, const std::vector<std::string>& arguments,
                                      const std::string& program) {
   std::vector<std::string> out{"ssh"};
@@ -73,7 +63,7 @@ std::vector<std::string> ssh_command(const RemoteHost& host, const std::vector<s
   const std::string option = kNodeServiceOption;
   out.insert(out.end(), {"--", host.target(),
                          "exec sh -c 'test -x \"$0\" || exec ddprun " + option + "; exec \"$0\" " + option + "' " +
-                             shell_word(program)});
+                             quoted_word(program)});
   return out;
 }
 

@@ -13,9 +13,6 @@ namespace ddp::launcher {
 // Words as a shell makes them of a line, with quotes and backslashes, and nothing else. Throws UsageError.
 std::vector<std::string> words_of(const std::string& line, const std::string& where);
 
-// One word, quoted where a shell needs that.
-std::string shell_word(const std::string& word);
-
 // What logs in at the host and starts `program` (a path of ddprun) with --remote-node there; the ddprun of PATH, if
 // there is no such file. `arguments` are the user's, which go before ours: ssh takes the first value of an option.
 std::vector<std::string> ssh_command(const RemoteHost& host, const std::vector<std::string>& arguments,

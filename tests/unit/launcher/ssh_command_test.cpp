@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/command_line/quoted_word.hpp"
 #include "launcher/command_line/usage_error.hpp"
 
 namespace ddp::launcher {
@@ -30,9 +31,9 @@ TEST(SshCommand, ArgumentsAreWordsAsInAShell) {
 }
 
 TEST(SshCommand, WordsAreQuotedForAShellWhereNeeded) {
-  EXPECT_EQ(shell_word("/usr/bin/ddprun"), "/usr/bin/ddprun");
-  EXPECT_EQ(shell_word(""), "''");
-  EXPECT_EQ(shell_word("it's $HOME"), "'it'\\''s $HOME'");
+  EXPECT_EQ(quoted_word("/usr/bin/ddprun"), "/usr/bin/ddprun");
+  EXPECT_EQ(quoted_word(""), "''");
+  EXPECT_EQ(quoted_word("it's $HOME"), "'it'\\''s $HOME'");
 }
 
 TEST(SshCommand, AddressIsThatOfSshsConfiguration) {
