@@ -77,7 +77,7 @@ void WorkerGroup::take(const BeginRound&, TimePoint now, Actions& out) {
   phase_ = Phase::running;
   round_began_ = now;
   stopped_ = stopped_at_step_ = 0;
-  reseats_ = gathers_ = told_started_ = false;
+  reseats_ = gathers_ = told_started_ = is_killed_before_look_ = false;
   std::vector<int> spawned, seated;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     auto& worker = worker_of(local_rank);
@@ -151,10 +151,15 @@ void WorkerGroup::take(const WorkerDeparted& event, TimePoint now, Actions&) {
 // By itself: before the stop, or in spite of it, being only told that the round is over, or not even that.
 bool WorkerGroup::has_failed_by_itself(const Worker& worker, const WorkerEnded& event) const {
   if (phase_ == Phase::running || worker.is_hung) return true;
-  if (event.was_ending && stop_signal_ == 0 && !worker.has_left) return true;
+  if (event.was_ending && stop_signal_ == 0 && !worker.has_left && !is_our_kill(event.ending)) return true;
   if (phase_ == Phase::stopping && first_failed_at_) return true;
   if (phase_ != Phase::stopping && phase_ != Phase::clearing) return false;
   return !worker.is_signalled && ((reseats_ && worker.takes_seats) || is_departing(worker) || gathers_);
+}
+
+// It may be that of kill() where the guardian had not yet looked who was ending: then it sees what kill() did.
+bool WorkerGroup::is_our_kill(const Ending& ending) const {
+  return is_killed_before_look_ && ending.kind == Ending::Kind::killed && ending.value == SIGKILL;
 }
 
 // Another node's workers may miss a killed worker, and end, before its death is noticed here: then it has died before
@@ -446,6 +451,7 @@ void WorkerGroup::kill_who_stays(TimePoint now, Actions& out) {
 
 void WorkerGroup::kill(TimePoint now, Actions& out) {
   if (phase_ == Phase::running) stopped_ = running_count_;
+  is_killed_before_look_ = phase_ == Phase::running || (tree_signal_ != 0 && !is_tree_signalled_);
   phase_ = Phase::killing;
   deadline_ = now + kKillLimit;
   grace_ends_.reset();

@@ -226,6 +226,7 @@ class WorkerGroup {
   void take(const EndJob& event, TimePoint now, Actions& out);
   bool has_failed_by_itself(const Worker& worker, const WorkerEnded& event) const;
   bool was_killed_by_others(const Worker& worker, const Ending& ending) const;
+  bool is_our_kill(const Ending& ending) const;
   bool has_failed(int local_rank) const;
   bool has_died_of_schedulers(const Ending& ending) const;
   bool has_stopped_at_step(const Worker& worker, const Ending& ending) const;
@@ -268,10 +269,11 @@ class WorkerGroup {
   bool reseats_ = false;  // the stop of this round lets workers wait for a seat
   bool gathers_ = false;  // workers are spared that have not said for whom they leave
   bool told_started_ = false;
-  int orphans_asked_ = 0;           // KillOrphans that have no answer yet
-  int stop_signal_ = 0;             // that ddprun itself got
-  int tree_signal_ = 0;             // that the tree got last
-  bool is_tree_signalled_ = false;  // and has it
+  int orphans_asked_ = 0;               // KillOrphans that have no answer yet
+  int stop_signal_ = 0;                 // that ddprun itself got
+  int tree_signal_ = 0;                 // that the tree got last
+  bool is_tree_signalled_ = false;      // and has it
+  bool is_killed_before_look_ = false;  // SIGKILL was sent before the guardian looked who was ending
   TimePoint stop_signal_came_;
   std::optional<TimePoint> grace_ends_;    // of workers that run on to the agreed step
   std::optional<TimePoint> step_ends_;     // the wait for that step

@@ -215,6 +215,7 @@ TEST_F(Group, EndThatHadBegunAtTheFirstFailureIsAFailureOfItsOwn) {
   EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "F0 O T15");
   EXPECT_EQ(step({WorkerEnded{1, exited(3), true}}), "");
   EXPECT_EQ(step({WorkerEnded{2, exited(1)}}), "") << "a consequence";
+  step({TreeSignalled{SIGTERM}});
   EXPECT_EQ(tick_at(1s), "K");
   EXPECT_EQ(step({WorkerEnded{3, killed(SIGKILL), true}, TreeEmpty{}}), "E");
   ASSERT_EQ(ended().failures.size(), 3u);
@@ -222,6 +223,25 @@ TEST_F(Group, EndThatHadBegunAtTheFirstFailureIsAFailureOfItsOwn) {
   EXPECT_TRUE(ended().failures[1].was_ending);
   EXPECT_EQ(ended().failures[2].local_rank, 3) << "it was killed before our SIGKILL";
   EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, OurKillThatOvertakesTheGuardiansLookIsNoFailure) {
+  begin(2, 0s);
+  EXPECT_EQ(step({WorkerEnded{0, exited(4)}}), "F0 O T15");
+  EXPECT_EQ(tick_at(0s), "K");
+  step({TreeSignalled{SIGTERM}});
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL), true}, TreeEmpty{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].local_rank, 0);
+  EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, OurKillOfWorkersThatGotNoSignalBeforeIsNoFailure) {
+  begin_with_stops(1, 1s);
+  step({StopAtStep{}});
+  EXPECT_EQ(tick_at(1s), "K");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGKILL), true}, TreeEmpty{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
 }
 
 TEST_F(Group, EndThatHadBegunAtTheUsersStopIsNoFailure) {
