@@ -332,7 +332,7 @@ TEST_F(PairsOverHosts, WithoutAFreePortOnlyTheseCallsAreRefusedAndTheGroupGoesOn
   if (hosts_ == nullptr) return;
   Shared<std::atomic<int>> refusals;
   run_ranks({*hosts_, {0, 0, 1}, ""}, [&](int rank) {
-    ::setenv("DDPRUN_PORT_RANGE", "45000-45000", 1);  // which one of the ranks 0 and 1 has
+    ::setenv("DDPRUN_PORT_RANGE", "20000-20000", 1);  // which one of the ranks 0 and 1 has, and no connection
     auto group = init_process_group({.timeout = kNotForEver});
     group.barrier();
     std::vector<float> values(10);
