@@ -7,7 +7,7 @@ add_custom_target(packaged DEPENDS ddprun ddp-rendezvous ddp-bench ddp ddprun_ma
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # nor does cpack then build tests and benchmarks, which are not in them
 
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(DIRECTORY deploy/kubernetes DESTINATION ${CMAKE_INSTALL_DATADIR}/ddprun)
 # Not enabled: what listens on a port does so when somebody has said so.
 install(FILES deploy/systemd/ddp-rendezvous.service DESTINATION lib/systemd/system)
