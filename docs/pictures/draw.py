@@ -41,6 +41,16 @@ STYLE = """
   }
 """
 
+FRAMES_PER_SECOND = 4
+TERMINAL_STYLE = """
+  .page { fill: #f6f8fa; stroke: #d0d7de }
+  text { font: 13px "DejaVu Sans Mono", Menlo, Consolas, monospace; fill: #1f2328; white-space: pre }
+  .prompt { fill: #1a7f37; font-weight: bold } .past { visibility: hidden }
+  @media (prefers-color-scheme: dark) {
+    .page { fill: #0d1117; stroke: #30363d } text { fill: #e6edf3 } .prompt { fill: #3fb950 }
+  }
+"""
+
 
 class Mistake(Exception):
     pass
@@ -133,12 +143,12 @@ class Picture:
         if tips == "both":
             self.tip(*points[0], *points[1])
 
-    def svg(self, source):
+    def svg(self, source, style=STYLE):
         size = f"{number(self.width)} {number(self.height)}"
         return ('<svg xmlns="http://www.w3.org/2000/svg" '
                 f'viewBox="0 0 {size}" width="{number(self.width)}" role="img">\n'
                 f"<!-- made by draw.py from {source} -->\n<title>{html.escape(self.title)}</title>\n"
-                f'<style>{STYLE}</style>\n<rect class="page" width="100%" height="100%" rx="8"/>\n'
+                f'<style>{style}</style>\n<rect class="page" width="100%" height="100%" rx="8"/>\n'
                 + "\n".join(self.parts) + "\n</svg>\n")
 
 
@@ -243,7 +253,84 @@ def draw_boxes(picture, lines):
             raise Mistake(f"what is this? {line}")
 
 
+class Screen:
+    """A terminal that knows what ddprun uses: lines that wrap, and movements of the cursor. It leaves out colours."""
+
+    def __init__(self, columns):
+        self.columns, self.rows, self.row, self.column = columns, [""], 0, 0
+
+    def put(self, letter):
+        if self.column == self.columns:
+            self.column = 0
+            self.down()
+        line = self.rows[self.row].ljust(self.column)
+        self.rows[self.row] = line[:self.column] + letter + line[self.column + 1:]
+        self.column += 1
+
+    def down(self):
+        self.row += 1
+        if self.row == len(self.rows):
+            self.rows.append("")
+
+    def show(self, text):
+        for piece in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|.", text, re.DOTALL):
+            if piece == "\r":
+                self.column = 0
+            elif piece == "\n":
+                self.down()
+            elif len(piece) == 1:
+                self.put(piece)
+            elif piece[-1] == "A":
+                self.row = max(self.row - int(piece[2:-1] or 1), 0)
+            elif piece[-1] == "B":
+                for _ in range(int(piece[2:-1] or 1)):
+                    self.down()
+            elif piece == "\x1b[K":
+                self.rows[self.row] = self.rows[self.row][:self.column]
+            elif piece[-1] != "m":
+                raise Mistake(f"a movement of the cursor that draw.py does not know: {piece!r}")
+
+
+def draw_terminal(source):
+    """Each state of each line is a text that is visible for its time. Without animation, the last states show."""
+    header, *events = (json.loads(line) for line in source.read_text().splitlines())
+    screen = Screen(header["width"])
+    states, changes = {}, []  # states: row -> (text, since); changes: (row, text, since, until)
+    for i, (when, _, text) in enumerate(events):
+        screen.show(text)
+        frame = int(when * FRAMES_PER_SECOND)
+        if i + 1 < len(events) and int(events[i + 1][0] * FRAMES_PER_SECOND) == frame:
+            continue
+        for row, line in enumerate(screen.rows):
+            before, since = states.get(row, ("", 0))
+            if line.rstrip() != before:
+                changes.append((row, before, since, frame))
+                states[row] = (line.rstrip(), frame)
+    end = max(since for _, since in states.values()) + 6 * FRAMES_PER_SECOND
+    changes += [(row, text, since, end) for row, (text, since) in states.items()]
+    changes = sorted(change for change in changes if change[1])
+    picture = Picture("A recorded session of a terminal: " + header["title"], header["width"] * 7.83 + 24)
+    picture.height = (max(row for row, *_ in changes) + 1) * LINE_HEIGHT + 24
+    frames = sorted({(since, until) for _, _, since, until in changes})
+    moving = ""
+    for i, (since, until) in enumerate(frames):
+        last = "" if until == end else f"{100 * until / end:.1f}%, 100% {{ visibility: hidden }} "
+        moving += (f"    @keyframes k{i} {{ 0% {{ visibility: hidden }} {100 * since / end:.1f}%, 100% "
+                   f"{{ visibility: visible }} {last}}} "
+                   f".k{i} {{ animation: k{i} {number(end / FRAMES_PER_SECOND)}s step-end infinite }}\n")
+    for row, text, since, until in changes:
+        kind = f"k{frames.index((since, until))}" + ("" if until == end else " past")
+        line = html.escape(text, quote=False)
+        if line.startswith("$ "):
+            line = '<tspan class="prompt">$</tspan>' + line[1:]
+        picture.add(f'<text x="12" y="{number(row * LINE_HEIGHT + 25)}" class="{kind}">{line}</text>')
+    motion = "  @media (prefers-reduced-motion: no-preference) {\n" + moving + "  }\n"
+    return picture.svg(source.name, TERMINAL_STYLE + motion)
+
+
 def drawn(source):
+    if source.suffix == ".cast":
+        return draw_terminal(source)
     text = re.sub(r"\n\s*\|", " |", source.read_text())
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
