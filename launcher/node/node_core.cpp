@@ -360,6 +360,7 @@ void NodeCore::hear(const rendezvous::StartRound& message) {
   const bool had_a_round = start_.round.term != 0, cost_a_restart = message.restart_count > start_.restart_count;
   start_ = message;
   stop_why_.clear();
+  why_orphaned_.reset();
   why_not_spawned_.clear();
   stop_call_.reset();
   vote_.begin_round();
@@ -412,6 +413,7 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
 // The others may have gone on without this node, which looks for them: workers that can take a seat there live on.
 void NodeCore::take(const Orphaned& event) {
   if (finished_ || group_.is_idle()) return;
+  why_orphaned_ = event.why;
   print(round_stopped_text(event.why, options_.workers));
   step_workers({StopWorkers{.signal_number = SIGTERM, .reseat = event.may_reseat}});
 }
@@ -517,6 +519,7 @@ void NodeCore::end_round() {
   ended.unreached = action.unreached;
   if (ended.unreached.size() > rendezvous::kUnreachedMax) ended.unreached.resize(rendezvous::kUnreachedMax);
   ended.were_in_call = action.were_in_call;
+  ended.why_stopped = std::exchange(why_orphaned_, std::nullopt);
   if (action.signalled) {
     ended.signal_number = action.signalled->signal_number;
     ended.signalled_at = job_time_at(action.signalled->at);

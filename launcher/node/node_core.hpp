@@ -345,6 +345,7 @@ class NodeCore {
   bool is_tree_empty_ = true;                   // nothing is left of what was spawned
   std::string why_not_spawned_;                 // any worker of the round
   std::string stop_why_;                        // why the round is being stopped, as far as it is known here
+  std::optional<std::string> why_orphaned_;     // why this node stops it by itself
   std::optional<std::uint64_t> stop_call_;      // of should_stop(), at which the round's workers are to stop
   std::optional<rendezvous::Outcome> outcome_;  // once the job has ended, while workers that are left are stopped
   int stops_while_waiting_ = 0;

@@ -28,6 +28,7 @@ void CurrentRound::lose(std::string what, std::chrono::milliseconds at) {
   loss->what = std::move(what);
   loss->at = at;
   loss->exit_code.reset();
+  loss->is_of_endpoint_host = false;
 }
 
 }  // namespace ddp::rendezvous

@@ -32,6 +32,7 @@ struct Loss {
   // Of a broken link between nodes that are both here: whether enough others are here to leave one of the two out.
   enum class Link { none, leaves_one_out, ends_round } link = Link::none;
   std::optional<int> exit_code{};  // of the lost node's ddprun, as it said itself; the job's, if it ends for this loss
+  bool is_of_endpoint_host = false;  // the node that had the endpoint; its guardian may say later how it ended
 };
 
 // The round is stopped to take in more nodes, or because some leave.

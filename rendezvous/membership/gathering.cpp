@@ -30,18 +30,29 @@ void Gathering::await_returning(TimePoint now) {
 Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
   const auto& options = facts.options;
   const int count = facts.count;
+  Next out;
+  if (!facts.are_all_away || count >= options.nodes_max) {
+    away_until_.reset();
+  } else if (!away_until_ && count >= options.nodes_min) {
+    away_until_ = now + kAwayMax;
+    out.print = waiting_for_all_text(std::min<std::chrono::milliseconds>(kAwayMax, options.join_timeout));
+  }
   const auto deadline = [&] { return std::min(last_call_ends_.value_or(ends_), ends_); };
   const bool are_enough = count >= options.nodes_min && (!facts.is_first || now >= deadline());
   if (count >= options.nodes_max || are_enough) {
     const bool waits_for_returning = returning_until_ && facts.are_nodes_missed;
-    const auto not_before = facts.is_first        ? no_first_round_before_
-                            : waits_for_returning ? std::max(pause_ends_, *returning_until_)
-                                                  : pause_ends_;
+    auto not_before = facts.is_first        ? no_first_round_before_
+                      : waits_for_returning ? std::max(pause_ends_, *returning_until_)
+                                            : pause_ends_;
+    if (away_until_) not_before = std::max(not_before, *away_until_);
     const bool is_too_early = now < not_before;
-    if (now >= ends_ || (!is_too_early && !facts.nodes.is_member_absent())) return {.is_complete = true};
-    return {.deadline = is_too_early ? std::min(not_before, ends_) : ends_};
+    if (now >= ends_ || (!is_too_early && !facts.nodes.is_member_absent())) {
+      away_until_.reset();
+      return {.is_complete = true};
+    }
+    out.deadline = is_too_early ? std::min(not_before, ends_) : ends_;
+    return out;
   }
-  Next out;
   if (count < options.nodes_min) {
     last_call_ends_.reset();
     if (count > 0 && !std::exchange(is_wait_said_, true))

@@ -24,6 +24,7 @@ class Gathering {
     int count = 0;                  // of nodes that can take part
     bool is_first = true;           // no round has begun yet
     bool are_nodes_missed = false;  // of the last round: silent, or still ending it
+    bool are_all_away = false;      // none of the last round is here, and some may still run (Quorum)
   };
   struct Next {
     bool is_complete = false;  // the round begins now
@@ -44,6 +45,9 @@ class Gathering {
   // Nodes of the last round come again. The next one waits for a moment while others are still missed, because they
   // may have what the workers have kept.
   void await_returning(TimePoint now);
+  // As --orphan-limit by default: workers that nobody in the job reaches are stopped after it, and what they have kept
+  // is lost. Nodes that are all away are awaited so long.
+  static constexpr std::chrono::seconds kAwayMax{60};
   void end_last_call() { last_call_ends_.reset(); }
 
   Next next(const Facts& facts, TimePoint now);
@@ -53,7 +57,7 @@ class Gathering {
   std::optional<TimePoint> last_call_ends_;
   bool is_wait_said_ = false;
   TimePoint no_first_round_before_{}, listens_until_{}, pause_ends_{};
-  std::optional<TimePoint> returning_until_;
+  std::optional<TimePoint> returning_until_, away_until_;
 };
 
 std::string names_of(const Nodes& nodes);  // of their hosts: "gpu1, gpu2 (node rank 3) and 4 more"

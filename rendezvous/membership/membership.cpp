@@ -308,7 +308,8 @@ void Membership::gather(TimePoint now) {
   }
   is_split_said_ = false;
   const bool are_nodes_missed = quorum_.silent_count() > 0 || nodes_.has_older_rounds();
-  const auto next = gathering_.next({options_, nodes_, count, rounds_begun_ == 0, are_nodes_missed}, now);
+  const bool are_all_away = rounds_begun_ > 0 && !options_.greater_part_only && quorum_.are_all_away();
+  const auto next = gathering_.next({options_, nodes_, count, rounds_begun_ == 0, are_nodes_missed, are_all_away}, now);
   if (next.is_complete) return form_round(now);
   if (next.print) print(*next.print);
   deadline_ = next.deadline;

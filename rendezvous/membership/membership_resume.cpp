@@ -215,7 +215,8 @@ void Membership::adopt(const Held& held, TimePoint now) {
     if (options_.lost.has_left)
       round_.change = {endpoint_has_left_text(*lost), {}, true};
     else
-      round_.loss = {lost_endpoint_text(*lost, options_.lost.why), job_time(now), {}, {}, options_.lost.exit_code};
+      round_.loss = {
+          lost_endpoint_text(*lost, options_.lost.why), job_time(now), {}, {}, options_.lost.exit_code, true};
   }
   print(adopted_text(round_.number(), held.group_world_size, round_.loss));
 }
@@ -234,7 +235,7 @@ void Membership::explain_loss_of_host(int signal_number) {
   host.why = ddprun_ended_text(signal_number);
   host.exit_code = exit_code_of_killed(signal_number);
   const auto lost = recovery_.is_adopted() ? lost_member_of(last_round()) : std::nullopt;
-  if (!lost || !round_.loss || round_.loss->what != lost_endpoint_text(*lost, {})) return;
+  if (!lost || !round_.loss || !round_.loss->is_of_endpoint_host) return;
   round_.loss->what = lost_endpoint_text(*lost, host.why);
   round_.loss->exit_code = host.exit_code;
 }

@@ -261,7 +261,7 @@ void Membership::hear(NodeId from, const RoundEnded& message, TimePoint now) {
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
     if (job_stop() || stops_.is_leave_urgent()) return give_up_agreement(now);
     // Its agent had lost touch: the others would wait for its part of the round.
-    note_loss(out_of_touch_text(node.hello.host_name), now, now);
+    note_loss(out_of_touch_text(node.hello.host_name, message.why_stopped), now, now);
     stop_round(SIGTERM, false, round_.loss->what, now);
   }
   if (phase_ == Phase::running) follow(round_.agreement.ends(*node.group_rank, now), now);

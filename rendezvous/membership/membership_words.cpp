@@ -176,6 +176,12 @@ std::string too_few_text(int silent, std::int64_t round, int here) {
          counted(here, "node") + " here, too few to go on themselves";
 }
 
+std::string waiting_for_all_text(std::chrono::milliseconds limit) {
+  return "all nodes of the last round fell silent, and their workers may still run with what they have kept; "
+         "waiting for one of them for up to " +
+         describe_duration(limit);
+}
+
 std::string waiting_for_others_text(const std::string& why_too_few, std::chrono::milliseconds limit) {
   return why_too_few + "; waiting for them for up to " + describe_duration(limit);
 }
@@ -190,8 +196,8 @@ std::string cannot_start_text(const std::string& host) {
   return "host " + host + " can't start the program and is left out";
 }
 
-std::string out_of_touch_text(const std::string& host) {
-  return "host " + host + " has stopped its workers, as it was out of touch with the job";
+std::string out_of_touch_text(const std::string& host, const std::optional<std::string>& why) {
+  return "host " + host + " has stopped its workers" + (why ? ": " + *why : ", as it was out of touch with the job");
 }
 
 std::string link_text(const std::string& host, const std::string& other) { return "hosts " + host + " and " + other; }

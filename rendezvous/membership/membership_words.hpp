@@ -26,7 +26,8 @@ std::string left_out_for_link_text(const std::string& host);
 std::string links_work_text(const std::string& host);
 std::string waiting_for_enough_text(int missing, std::chrono::milliseconds limit, const std::string& names);
 std::string last_call_text(int wanted, std::chrono::milliseconds limit, const std::string& names);
-std::string newcomers_text(int count, const std::string& names);  // "1 more node has come: gpu3"
+std::string waiting_for_all_text(std::chrono::milliseconds limit);  // none of the last round is here
+std::string newcomers_text(int count, const std::string& names);    // "1 more node has come: gpu3"
 std::string next_round_begins_text(const std::string& newcomers, std::chrono::milliseconds left);
 std::string pause_text(const std::string& reason, std::chrono::milliseconds length, int failures);
 
@@ -59,7 +60,7 @@ std::string waiting_for_others_text(const std::string& why_too_few, std::chrono:
 
 std::string store_not_opened_text(std::chrono::milliseconds limit);
 std::string cannot_start_text(const std::string& host);
-std::string out_of_touch_text(const std::string& host);
+std::string out_of_touch_text(const std::string& host, const std::optional<std::string>& why);
 std::string link_text(const std::string& host, const std::string& other);  // "hosts a and b"
 std::string broken_links_text(const std::vector<std::string>& links);
 std::string failure_reason_text(const FailureReport& failure, bool is_certain);

@@ -172,6 +172,9 @@ struct RoundEnded {
   // had entered a call that did not complete, as it said itself. Older ones say neither.
   std::vector<int> unreached{};
   bool were_in_call = false;
+  // Why this node's ddprun has stopped the workers by itself, one line: it had lost touch with the job. Older ones do
+  // not say it.
+  std::optional<std::string> why_stopped{};
   bool operator==(const RoundEnded&) const = default;
 };
 constexpr std::size_t kFailuresMax = 8;

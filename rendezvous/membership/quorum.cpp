@@ -62,6 +62,11 @@ int Quorum::silent_count() const {
   return current_.is_established ? silent : std::max(silent, count(established_).silent);
 }
 
+bool Quorum::are_all_away() const {
+  const auto of_last = count(current_.is_established || current_.is_adopted ? current_ : established_);
+  return of_last.here == 0 && of_last.silent > 0;
+}
+
 Quorum::Count Quorum::count(const RoundMembers& round, const std::set<std::string>& without) {
   Count out;
   const auto lower = [](std::optional<int>& lowest, int rank) { lowest = lowest ? std::min(*lowest, rank) : rank; };

@@ -38,6 +38,8 @@ class Quorum {
   bool is_established() const { return current_.is_established; }
   bool knows(const std::string& node_key) const;
   int silent_count() const;  // of the round in question that has more of them
+  // No node of the last round that ran is here, and some may still run: what its workers have kept is with them alone.
+  bool are_all_away() const;
 
  private:
   enum class Standing { here, gone, silent };

@@ -375,6 +375,7 @@ void fields(RoundEnded& m, Visit visit) {
   visit("signalled_at_ms", m.signalled_at);
   visit("unreached", m.unreached, std::vector<int>());
   visit("were_in_call", m.were_in_call, false);
+  visit("why_stopped", m.why_stopped);
 }
 
 template <class Visit>

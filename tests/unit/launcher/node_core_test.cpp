@@ -699,6 +699,11 @@ TEST_F(NodeCoreOfTwo, OrphansAreStopped) {
   const auto actions = step(NodeCore::Orphaned{"nobody answers"});
   EXPECT_THAT(printed(actions), HasSubstr("nobody answers: both workers of this node are stopped"));
   EXPECT_EQ(all<SignalTree>(actions).front().signal_number, SIGTERM);
+  const WorkerEnded stopped[] = {{0, {Ending::Kind::killed, SIGTERM, false}},
+                                 {1, {Ending::Kind::killed, SIGTERM, false}}};
+  const auto ended = reports(step({NodeCore::WorkersChanged{stopped[0], stopped[1], TreeEmpty{}}}));
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended.front().message.why_stopped, "nobody answers");
 }
 
 TEST_F(NodeCoreOfTwo, AClosedOutputStopsTheJobWithoutALine) {

@@ -129,5 +129,25 @@ TEST_F(Gatherings, OnlyEightHostsAreNamed) {
   EXPECT_EQ(names_of(nodes), "h1, h2, h3, h4, h5, h6, h7, h8 and 2 more");
 }
 
+TEST_F(Gatherings, NodesThatAreAllAwayAreAwaitedAMinute) {
+  for (std::uint64_t id = 1; id <= 3; ++id) come(id);
+  gathering.begin(began + 600s);
+  const auto away = [&](TimePoint now, bool are_all_away = true) {
+    return gathering.next({options, nodes, nodes.count_available(), false, are_all_away, are_all_away}, now);
+  };
+  const auto first = away(began);
+  EXPECT_FALSE(first.is_complete);
+  EXPECT_EQ(first.deadline, began + 60s);
+  EXPECT_NE(first.print.value_or("").find("for up to 60 s"), std::string::npos) << first.print.value_or("nothing");
+  EXPECT_EQ(away(began + 59s).print, std::nullopt) << "said before";
+  EXPECT_FALSE(away(began + 59s).is_complete);
+  EXPECT_TRUE(away(began + 59s, false).is_complete) << "one has come, or their ends are proven";
+  EXPECT_FALSE(away(began + 60s).is_complete) << "anew";
+  EXPECT_TRUE(away(began + 120s).is_complete);
+  EXPECT_FALSE(away(began + 121s).is_complete) << "anew";
+  come(4);
+  EXPECT_TRUE(away(began + 122s).is_complete) << "as many as the job takes: the others have been replaced";
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous

@@ -275,12 +275,14 @@ TEST_F(Job, ANodeThatHasStoppedItsWorkersOutOfTouchStopsTheRoundAtNoCost) {
   begin(2, 2, 0);
   join(1, "a", {}, true);
   join(2, "b");
-  ends(2, {}, 2);
+  RoundEnded ended{0, {}, 2, false};
+  ended.why_stopped = "nobody answers at host a";
+  says(2, ended);
   ASSERT_EQ(stopped.count(1), 1u) << "the others would wait for its part";
   ends(1, {}, 2);
   EXPECT_EQ(started.at(1).round.number, 1u);
   EXPECT_EQ(started.at(1).restart_count, 0);
-  EXPECT_THAT(started.at(1).why.value(), HasSubstr("host b has stopped its workers"));
+  EXPECT_THAT(started.at(1).why.value(), HasSubstr("host b has stopped its workers: nobody answers at host a"));
 }
 
 TEST_F(Job, ASpareThatIsToldToStopHasAVerdictOfItsOwn) {

@@ -52,6 +52,37 @@ TEST_F(Job, AMembershipOutsideTheJobGoesOnWithWhoeverReachesIt) {
   EXPECT_EQ(started.at(3).round.number, 1u);
 }
 
+// Workers that live on keep what they have committed. Newcomers would begin with nothing.
+TEST_F(Job, NewcomersAloneWaitForTheNodesThatAllFellSilent) {
+  for (const bool comes_back : {true, false}) {
+    SCOPED_TRACE(comes_back);
+    greater_part_only = false;
+    started.clear();
+    begin(1, 3, 3);
+    for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id));
+    ASSERT_EQ(started.size(), 3u);
+    for (const std::uint64_t id : {1u, 2u, 3u}) says(id, RoundStarted{0});
+    const auto held = held_by(1);
+    for (const std::uint64_t id : {1u, 2u, 3u}) falls_silent(id);
+    started.clear();
+    join(4, "d");
+    join(5, "e");
+    EXPECT_TRUE(started.empty());
+    EXPECT_THAT(said.back(), HasSubstr("all nodes of the last round fell silent"));
+    if (comes_back) {
+      comes_again(1, 11, held);
+      says(11, RoundEnded{held.round.number, {}, 2, false});
+      pass(1s);  // for others that come back too
+      EXPECT_EQ(started.count(11), 1u);
+      continue;
+    }
+    pass(58s);
+    EXPECT_TRUE(started.empty());
+    pass(2s);
+    EXPECT_EQ(started.count(4) + started.count(5), 2u);
+  }
+}
+
 // Three nodes run, and the connections of two of them end.
 class ClosedConnections : public Job {
  protected:
