@@ -27,13 +27,15 @@ inline namespace DDP_ABI {
 //          init_process_group(), as any other exception does.
 class DDP_EXPORT Store {
  public:
+  // When a call gives up.
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  Store() = default;
+  Store() = default;  // for classes that derive from it
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
   virtual ~Store();
 
+  // Sets a key, in the place of an older value.
   virtual void set(const std::string& key, const std::string& value, TimePoint deadline) = 0;
 
   // Waits until the key is there.
@@ -53,19 +55,19 @@ class DDP_EXPORT Store {
 // Which rank this one is, and where it meets the others.
 struct BootstrapOptions {
   int rank = 0;  // 0 <= rank < size
-  int size = 1;
+  int size = 1;  // of the group; >= 1
 
   // Of this host's ranks, as in LOCAL_RANK and LOCAL_WORLD_SIZE: 0 <= local_rank < local_size <= size. Both may be
   // missing: then the ranks find out which of them share a host.
   std::optional<int> local_rank{};
-  std::optional<int> local_size{};
+  std::optional<int> local_size{};  // how many ranks of the group are on this host; see local_rank
 
   // Exactly one of the two if there is more than one rank: a store that speaks PyTorch's TCPStore protocol (PyTorch's
   // own, or that of `ddp-rendezvous store`), or an object. Failure news among the ranks of the backend nccl need the
   // first: with an object, a rank learns of a failure elsewhere from NCCL or at its deadline (docs/backends.md).
-  std::string store_host{};      // a name, or an IPv4 or IPv6 address
-  std::uint16_t store_port = 0;  // 1 to 65535
-  std::shared_ptr<Store> store{};
+  std::string store_host{};        // a name, or an IPv4 or IPv6 address
+  std::uint16_t store_port = 0;    // 1 to 65535
+  std::shared_ptr<Store> store{};  // instead of store_host and store_port
 
   // The same on all ranks. Another for each group that meets through the same store at the same time, and for each
   // start of the program if the store outlives it. The n-th group of a name meets the n-th of the other ranks.
@@ -78,8 +80,8 @@ struct BootstrapOptions {
   // For the ranks of other hosts: the interface on which this rank listens (as DDP_SOCKET_IFNAME), and the range of its
   // ports (as DDPRUN_PORT_RANGE); 0: any free port.
   std::string interface {};
-  std::uint16_t port_min = 0;
-  std::uint16_t port_max = 0;
+  std::uint16_t port_min = 0;  // the lowest port of the range; see interface
+  std::uint16_t port_max = 0;  // the highest port of the range; >= port_min
 };
 
 // As init_process_group(options), with `bootstrap` in the place of the environment's RANK, WORLD_SIZE and MASTER_ADDR.

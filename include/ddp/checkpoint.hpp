@@ -23,12 +23,14 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// A tensor of a file, in memory that the program owns.
 struct NamedTensor {
-  std::string name;
+  std::string name;                 // unique in the file
   std::vector<std::int64_t> shape;  // row-major; its product is values.count
-  ConstMemoryRange values;
+  ConstMemoryRange values;          // in host memory
 };
 
+// Texts that a file carries beside its tensors, by name.
 using Metadata = std::map<std::string, std::string>;
 
 // Writes `path` atomically: a temporary name in the same folder, fsync, rename, fsync of the folder. Whatever stops it
@@ -40,19 +42,20 @@ DDP_EXPORT void save_safetensors(const std::filesystem::path& path, const std::v
 // One file, its header read and checked: lengths, types, offsets without holes or overlap, size of the file.
 class DDP_EXPORT SafetensorsFile {
  public:
+  // What the header says of a tensor.
   struct Tensor {
-    DataType type;
-    std::vector<std::int64_t> shape;
-    std::size_t count = 0;
-    std::size_t offset = 0;  // of its first byte in the file
+    DataType type;                    // of its elements
+    std::vector<std::int64_t> shape;  // row-major; no dimensions for a single element
+    std::size_t count = 0;            // of its elements: the product of the shape
+    std::size_t offset = 0;           // of its first byte in the file
   };
 
   // Throws CheckpointError, with path and reason, unless the file is whole and valid.
   static SafetensorsFile open(const std::filesystem::path& path);
 
-  const std::filesystem::path& path() const { return path_; }
-  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
-  const Metadata& metadata() const { return metadata_; }
+  const std::filesystem::path& path() const { return path_; }                // as it was given to open()
+  const std::map<std::string, Tensor>& tensors() const { return tensors_; }  // by name
+  const Metadata& metadata() const { return metadata_; }                     // empty if the file has none
 
   // Fills `values`. Throws CheckpointError where the name is absent, or type, shape or count differ.
   void read(const std::string& name, const std::vector<std::int64_t>& shape, MemoryRange values) const;

@@ -86,7 +86,7 @@ class DDP_EXPORT CheckpointMemory {
  public:
   class Impl;
 
-  CheckpointMemory();
+  CheckpointMemory();  // without a checkpoint
   ~CheckpointMemory();
   CheckpointMemory(const CheckpointMemory&) = delete;
   CheckpointMemory& operator=(const CheckpointMemory&) = delete;
@@ -97,30 +97,38 @@ class DDP_EXPORT CheckpointMemory {
   std::shared_ptr<Impl> impl_;
 };
 
+// How the files of a checkpoint are laid out.
 enum class CheckpointForm : std::uint8_t {
   parts,   // each rank writes its part, into a folder for each checkpoint. On a disk that all ranks reach, or on one of
            // each host
   single,  // rank 0 writes all into one safetensors file. It takes the memory of the whole state on rank 0
 };
 
+// Options of a Checkpointer, the same on all ranks. One of `directory` and `memory` is needed.
 struct CheckpointerOptions {
-  std::filesystem::path directory{};  // empty: nothing is written; with `memory` only
-  CheckpointForm form = CheckpointForm::parts;
-  std::size_t keep = 2;                // complete checkpoints that stay; >= 1
-  CheckpointMemory* memory = nullptr;  // null: no copies in memory. On all ranks or on none
+  std::filesystem::path directory{};            // empty: nothing is written; with `memory` only
+  CheckpointForm form = CheckpointForm::parts;  // of new checkpoints; load() reads both
+  std::size_t keep = 2;                         // complete checkpoints that stay; >= 1
+  CheckpointMemory* memory = nullptr;           // null: no copies in memory. On all ranks or on none
   // Told on rank 0 which checkpoint load() passes over, and why. Empty: a line on stderr. What it throws is dropped.
   std::function<void(const std::string& message)> warn{};
   std::chrono::milliseconds write_timeout{600'000};  // how long save(), wait() and other ranks wait for a disk; > 0
 };
 
+// Which checkpoint load() found.
 struct LoadedCheckpoint {
-  RoundId round;
-  std::uint64_t step = 0;
-  int rank_count = 1;         // of the run that saved it; 0 for a file of another program
-  bool has_own_state = true;  // add_own(): as many ranks saved it, so each rank has its own state again
-  bool is_from_memory = false;
+  RoundId round;                // of the group that saved it
+  std::uint64_t step = 0;       // what save() was given
+  int rank_count = 1;           // of the run that saved it; 0 for a file of another program
+  bool has_own_state = true;    // add_own(): as many ranks saved it, so each rank has its own state again
+  bool is_from_memory = false;  // from a CheckpointMemory, not from disk
 };
 
+// Saves and loads what was added to it; the example is at the top of this file.
+//
+// The memory of what is added stays the caller's and at its place for the life of this object. All ranks add the same,
+// in the same order. Names are unique: those of the state of all ranks, and those of add_own(). add() and add_own()
+// throw InvalidArgument for a shape that does not fit the values.
 class DDP_EXPORT Checkpointer {
  public:
   // Collective. Throws InvalidArgument for options out of range.
@@ -131,11 +139,7 @@ class DDP_EXPORT Checkpointer {
   Checkpointer(Checkpointer&& other) noexcept;
   Checkpointer& operator=(Checkpointer&& other) noexcept;
 
-  // What is saved and loaded. The memory stays the caller's and at its place for the life of this object. All ranks add
-  // the same, in the same order. Names are unique: those of the state of all ranks, and those of add_own().
-  // Throws InvalidArgument for a shape that does not fit the values.
-
-  // The same on all ranks.
+  // A tensor, or tensors, with the same values on all ranks.
   void add(Parameter tensor);
   void add(const std::vector<Parameter>& tensors) {
     for (const Parameter& each : tensors) add(each);
@@ -151,13 +155,16 @@ class DDP_EXPORT Checkpointer {
     }
   }
 
-  // A text of any length, such as the state of an object. take: may throw; load() then throws on all ranks.
+  // A text of any length, such as the state of an object.
   struct Text {
-    std::function<std::string()> give;
-    std::function<void(const std::string& text)> take;
+    std::function<std::string()> give;                  // what save() saves
+    std::function<void(const std::string& text)> take;  // gets what load() loads. If it throws, load() throws on all
+                                                        // ranks
   };
+  // A text that is the same on all ranks.
   void add_text(std::string name, Text text);
 
+  // The position of a sampler, which is the same on all ranks. load() throws CheckpointError for a text that is none.
   template <class Sampler>
   void add(std::string name, SamplerCursor<Sampler>& cursor) {
     add_text(std::move(name), {[&cursor] { return to_string(cursor.state()); },
@@ -182,6 +189,7 @@ class DDP_EXPORT Checkpointer {
 
   // Of each rank for itself, such as hook->state(): called by save() and load(). The same names on all ranks.
   void add_own(std::function<std::vector<Parameter>()> tensors);
+  // A text of each rank for itself. The same names on all ranks.
   void add_own_text(std::string name, Text text);
 
   // The state of a random number generator of <random>, or of another class with << and >>.

@@ -23,6 +23,7 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// Options of a ChunkedSampler.
 struct ChunkedSamplerOptions {
   // Samples in each chunk, in the order of the data set: chunk 0 has the samples 0 to chunk_sizes[0] - 1. The same on
   // all ranks. Chunks may be empty, but not all.
@@ -34,7 +35,7 @@ struct ChunkedSamplerOptions {
   std::size_t window_chunks = 1;  // >= 1; 1 shuffles within a chunk. More mixes better and keeps more chunks open
   // 0 to 2^20; 0 takes `replicas`. For a job whose number of ranks changes: a multiple of the numbers that it may have.
   std::uint64_t partitions = 0;
-  Tail tail = Tail::pad;
+  Tail tail = Tail::pad;  // what becomes of samples that do not divide by `replicas`
 };
 
 // Chunks of `chunk_size` samples (> 0, else InvalidArgument), the last one perhaps smaller, `sample_count` in all.

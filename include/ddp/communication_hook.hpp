@@ -41,6 +41,7 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// What a hook is told of a bucket.
 struct GradientBucket {
   std::size_t number = 0;             // buckets of lower numbers begin before this one
   bool is_last = false;               // of the model's buckets
@@ -50,14 +51,16 @@ struct GradientBucket {
   std::vector<Parameter> parameters;  // the same: names, shapes, and as values the gradients
 };
 
+// One call of CommunicationHook::next().
 struct HookCall {
-  ProcessGroup& group;
-  const GradientBucket& bucket;
-  int stage;                  // >= 0
-  std::uint64_t step;         // of the model's steps with Sync::on, cancelled ones included; the same on all ranks
-  CollectiveOptions options;  // timeout and stream of the engine's own collectives
+  ProcessGroup& group;           // of the model
+  const GradientBucket& bucket;  // as begin() was told of it
+  int stage;                     // >= 0
+  std::uint64_t step;            // of the model's steps with Sync::on, cancelled ones included; the same on all ranks
+  CollectiveOptions options;     // timeout and stream of the engine's own collectives
 };
 
+// Derive from it to reduce gradients in another way. The stages and an example are at the top of this file.
 class DDP_EXPORT CommunicationHook {
  public:
   virtual ~CommunicationHook();
@@ -71,7 +74,8 @@ class DDP_EXPORT CommunicationHook {
   // that it can't handle: of some type, say, or on a GPU. The group stays usable then.
   virtual void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options);
 
-  // See above.
+  // Begins the collective of a stage and returns it, or std::nullopt if the gradients of the bucket are final. See the
+  // stages at the top of this file.
   virtual std::optional<Work> next(const HookCall& call) = 0;
 
   // The memory of the last begin() is about to be given back, between steps: for a hook that uses it then. Another
@@ -110,7 +114,7 @@ class DDP_EXPORT CommunicationHook {
   virtual std::vector<Parameter> state();
 
  protected:
-  CommunicationHook() = default;
+  CommunicationHook() = default;  // for classes that derive from it
   CommunicationHook(const CommunicationHook&) = default;
   CommunicationHook& operator=(const CommunicationHook&) = default;
 };

@@ -34,6 +34,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of a function that programs may use. */
 #if defined(__GNUC__)
 #define DDP_C_EXPORT __attribute__((visibility("default")))
 #else
@@ -46,9 +47,10 @@ extern "C" {
 
 /* --- Errors ----------------------------------------------------------------------------------------------------- */
 
+/* What each function returns: DDP_OK, or what went wrong. */
 typedef int32_t ddp_status;
 enum {
-  DDP_OK = 0,
+  DDP_OK = 0,               /* the call did what it promises */
   DDP_INVALID_ARGUMENT = 1, /* the call itself was wrong; nothing was begun, and the group stays usable */
   DDP_MISMATCH = 2,         /* ranks called different things */
   DDP_TIMEOUT = 3,          /* a deadline passed; ddp_last_error_ranks() has the ranks that were waited for */
@@ -78,35 +80,37 @@ DDP_C_EXPORT const char* ddp_version(void);
 
 /* --- Elements and operations (ddp/memory.hpp, ddp/process_group.hpp) ---------------------------------------------- */
 
+/* The type of elements. Names follow PyTorch; see ddp::DataType. */
 typedef int32_t ddp_data_type;
 enum {
-  DDP_FLOAT32 = 0,
-  DDP_FLOAT64 = 1,
-  DDP_INT64 = 2,
-  DDP_FLOAT16 = 3,
-  DDP_BFLOAT16 = 4,
-  DDP_INT32 = 5,
-  DDP_UINT8 = 6,
-  DDP_INT8 = 7,
-  DDP_BOOLEAN = 8, /* a byte that is 0 or 1 */
-  DDP_FLOAT8_E4M3FN = 9,
-  DDP_FLOAT8_E5M2 = 10
+  DDP_FLOAT32 = 0,       /* 4 bytes: float */
+  DDP_FLOAT64 = 1,       /* 8 bytes: double */
+  DDP_INT64 = 2,         /* 8 bytes, signed */
+  DDP_FLOAT16 = 3,       /* 2 bytes: IEEE 754's binary16 */
+  DDP_BFLOAT16 = 4,      /* 2 bytes: the upper half of a float32 */
+  DDP_INT32 = 5,         /* 4 bytes, signed */
+  DDP_UINT8 = 6,         /* 1 byte, unsigned */
+  DDP_INT8 = 7,          /* 1 byte, signed */
+  DDP_BOOLEAN = 8,       /* a byte that is 0 or 1 */
+  DDP_FLOAT8_E4M3FN = 9, /* 1 byte: 4 bits of exponent, 3 of mantissa; no infinity */
+  DDP_FLOAT8_E5M2 = 10   /* 1 byte: the upper half of a float16 */
 };
 
+/* What becomes of the elements of all ranks; see ddp::ReduceOp. */
 typedef int32_t ddp_reduce_op;
 enum {
-  DDP_SUM = 0,
-  DDP_AVERAGE = 1,
-  DDP_PRODUCT = 2,
-  DDP_MIN = 3,
-  DDP_MAX = 4,
+  DDP_SUM = 0,       /* integers wrap around */
+  DDP_AVERAGE = 1,   /* the sum divided by the ranks of the group; integers round towards zero */
+  DDP_PRODUCT = 2,   /* integers wrap around */
+  DDP_MIN = 3,       /* the smallest */
+  DDP_MAX = 4,       /* the largest */
   DDP_PREMUL_SUM = 5 /* the sum of each rank's elements times the `factor` of its options */
 };
 
 /* --- Process groups ---------------------------------------------------------------------------------------------- */
 
-typedef struct ddp_group_handle* ddp_group;
-typedef struct ddp_work_handle* ddp_work;
+typedef struct ddp_group_handle* ddp_group; /* the handle of a group of ranks */
+typedef struct ddp_work_handle* ddp_work;   /* the handle of a collective under way */
 
 /* A key-value store that the program lends to ddp_init_process_group(), which is over when that returns.
 
@@ -114,8 +118,9 @@ typedef struct ddp_work_handle* ddp_work;
    and returns DDP_OK, DDP_TIMEOUT, or DDP_STORE_ERROR for anything else. It may say why with ddp_set_last_error().
    Threads: only the thread that calls ddp_init_process_group() calls them. */
 typedef struct ddp_store {
-  size_t struct_size;
-  void* context; /* what each callback gets */
+  size_t struct_size; /* sizeof(ddp_store) */
+  void* context;      /* what each callback gets */
+  /* Sets a key, in the place of an older value. */
   ddp_status (*set)(void* context, const char* key, const void* value, size_t value_size, int64_t timeout_ms);
   /* Waits until the key is there. Copies its value to `value`, which has room for `capacity` bytes, and says how many
      bytes the value has. */
@@ -131,26 +136,27 @@ typedef struct ddp_store {
 
 /* Which rank this one is, and where it meets the others: for a program that knows, instead of the environment. */
 typedef struct ddp_bootstrap {
-  size_t struct_size;
-  int32_t rank; /* 0 <= rank < rank_count */
-  int32_t rank_count;
+  size_t struct_size;       /* sizeof(ddp_bootstrap) */
+  int32_t rank;             /* 0 <= rank < rank_count */
+  int32_t rank_count;       /* of the group; >= 1 */
   int32_t local_rank;       /* among the ranks of this host: 0 <= local_rank < local_rank_count */
   int32_t local_rank_count; /* 0: the ranks find out which of them share a host */
   /* With more than one rank exactly one of the two: a store that speaks PyTorch's TCPStore protocol, or callbacks. */
-  const char* store_host;
-  uint16_t store_port;
-  const ddp_store* store;
-  const char* name;  /* the same on all ranks; another for each group that meets in the store at the same time */
-  const char* round; /* as DDPRUN_ROUND_ID; NULL: rank 0 begins one */
+  const char* store_host; /* a name, or an IPv4 or IPv6 address */
+  uint16_t store_port;    /* 1 to 65535 */
+  const ddp_store* store; /* callbacks, instead of store_host and store_port */
+  const char* name;       /* the same on all ranks; another for each group that meets in the store at the same time */
+  const char* round;      /* as DDPRUN_ROUND_ID; NULL: rank 0 begins one */
   /* For ranks of other hosts: where this rank listens, as DDP_SOCKET_IFNAME and DDPRUN_PORT_RANGE. */
-  const char* interface;
-  uint16_t port_min;
-  uint16_t port_max;
-  uint32_t reserved; /* 0 */
+  const char* interface; /* NULL: any */
+  uint16_t port_min;     /* the lowest port; 0: any free port */
+  uint16_t port_max;     /* the highest port; >= port_min */
+  uint32_t reserved;     /* 0 */
 } ddp_bootstrap;
 
+/* Options of ddp_init_process_group(). */
 typedef struct ddp_init_options {
-  size_t struct_size;
+  size_t struct_size;    /* sizeof(ddp_init_options) */
   const char* backend;   /* "cpu" (the default), "nccl", or "cpu:cpu,cuda:nccl" */
   int64_t timeout_ms;    /* of each collective, and of the meeting itself; 0: 600,000 */
   const int32_t* device; /* of the backend nccl, as the process sees it; NULL: by LOCAL_RANK */
@@ -167,18 +173,20 @@ DDP_C_EXPORT ddp_status ddp_init_process_group(const ddp_bootstrap* bootstrap, c
    fail from then on. */
 DDP_C_EXPORT ddp_status ddp_group_destroy(ddp_group group);
 
+/* What ddp_group_get_info() tells. */
 typedef struct ddp_group_info {
-  size_t struct_size;
-  int32_t rank;
-  int32_t rank_count;
-  int32_t local_rank;
-  int32_t local_rank_count;
-  int32_t is_on_gpu;    /* whether the memory of collectives is a GPU's, unless options say otherwise */
-  int32_t device_index; /* of that GPU; 0 on a CPU */
-  int64_t timeout_ms;
-  char round[64]; /* the same on all ranks */
+  size_t struct_size;       /* sizeof(ddp_group_info) */
+  int32_t rank;             /* 0 <= rank < rank_count */
+  int32_t rank_count;       /* of the group */
+  int32_t local_rank;       /* among the ranks of this host, as the launcher counts them */
+  int32_t local_rank_count; /* ranks on this host, as the launcher counts them */
+  int32_t is_on_gpu;        /* whether the memory of collectives is a GPU's, unless options say otherwise */
+  int32_t device_index;     /* of that GPU; 0 on a CPU */
+  int64_t timeout_ms;       /* of a collective whose options say none */
+  char round[64];           /* the same on all ranks */
 } ddp_group_info;
 
+/* Fills *info: the ranks, the device, the timeout and the round of a group. Takes no collective. */
 DDP_C_EXPORT ddp_status ddp_group_get_info(ddp_group group, ddp_group_info* info);
 
 /* Gives up on the group, from any thread: its calls return DDP_ABORTED on this rank, and DDP_RANK_FAILURE on others as
@@ -198,8 +206,9 @@ DDP_C_EXPORT ddp_status ddp_group_new(ddp_group group, const int32_t* ranks, siz
 
 /* --- Collectives ------------------------------------------------------------------------------------------------- */
 
+/* Options of one collective. */
 typedef struct ddp_collective_options {
-  size_t struct_size;
+  size_t struct_size; /* sizeof(ddp_collective_options) */
   int64_t timeout_ms; /* from the call to its completion; 0: the group's */
   void* stream;       /* cudaStream_t; unused on a CPU */
   int32_t tag;        /* of sends and receives */
@@ -215,8 +224,10 @@ typedef struct ddp_collective_options {
    and *work is the handle to wait for; memory must stay valid and untouched until then. Within ddp_coalesce() work must
    not be NULL. */
 
+/* Every element becomes the sum (or what else `op` says) over all ranks of that element. */
 DDP_C_EXPORT ddp_status ddp_all_reduce(ddp_group group, void* inout, size_t count, ddp_data_type type, ddp_reduce_op op,
                                        const ddp_collective_options* options, ddp_work* work);
+/* Every rank's memory becomes a copy of root's. */
 DDP_C_EXPORT ddp_status ddp_broadcast(ddp_group group, void* inout, size_t count, ddp_data_type type, int32_t root,
                                       const ddp_collective_options* options, ddp_work* work);
 
@@ -254,6 +265,9 @@ DDP_C_EXPORT ddp_status ddp_all_to_all_v(ddp_group group, const void* input, con
                                          const size_t* output_counts, ddp_data_type type,
                                          const ddp_collective_options* options, ddp_work* work);
 
+/* The n-th send of one rank to another meets the n-th receive there of the same tag (the options'), count and type. A
+   rank that sends while its peer sends to it waits in vain, unless both are in one ddp_coalesce() with their receives.
+ */
 DDP_C_EXPORT ddp_status ddp_send(ddp_group group, const void* input, size_t count, ddp_data_type type, int32_t peer,
                                  const ddp_collective_options* options, ddp_work* work);
 DDP_C_EXPORT ddp_status ddp_receive(ddp_group group, void* output, size_t count, ddp_data_type type, int32_t peer,
@@ -262,6 +276,7 @@ DDP_C_EXPORT ddp_status ddp_receive(ddp_group group, void* output, size_t count,
 DDP_C_EXPORT ddp_status ddp_receive_from_any(ddp_group group, void* output, size_t count, ddp_data_type type,
                                              int32_t* source, const ddp_collective_options* options, ddp_work* work);
 
+/* Complete once every rank has called it and all collectives before it have. It blocks the host on a GPU too. */
 DDP_C_EXPORT ddp_status ddp_barrier(ddp_group group, const ddp_collective_options* options, ddp_work* work);
 /* Blocks. If it times out, ddp_last_error_ranks() has all ranks that are missing. */
 DDP_C_EXPORT ddp_status ddp_monitored_barrier(ddp_group group, const ddp_collective_options* options);
@@ -299,35 +314,40 @@ DDP_C_EXPORT ddp_status ddp_work_destroy(ddp_work work);
 
 /* --- Memory of the group: on a CPU shared by the processes of the host, so that collectives need no copy. --------- */
 
-typedef struct ddp_memory_handle* ddp_memory;
+typedef struct ddp_memory_handle* ddp_memory; /* the handle of memory of a group */
 
 /* Collective, with the same size on all ranks. *data is the memory, which is zero. It is freed with the handle. */
 DDP_C_EXPORT ddp_status ddp_memory_allocate(ddp_group group, size_t bytes, const ddp_collective_options* options,
                                             ddp_memory* memory, void** data);
+/* Frees the memory, when no model and no checkpoints use it either. */
 DDP_C_EXPORT ddp_status ddp_memory_destroy(ddp_memory memory);
 
 /* --- Data-parallel training (ddp/distributed_data_parallel.hpp) --------------------------------------------------- */
 
-typedef struct ddp_model_handle* ddp_model;
-typedef struct ddp_checkpoints_handle* ddp_checkpoints;
+typedef struct ddp_model_handle* ddp_model;             /* the handle of a model */
+typedef struct ddp_checkpoints_handle* ddp_checkpoints; /* the handle of what saves and loads checkpoints */
 
 /* A named tensor in the program's memory, on the group's device. */
 typedef struct ddp_tensor {
-  size_t struct_size; /* the same in all of one array */
-  const char* name;
+  size_t struct_size;   /* sizeof(ddp_tensor); the same in all of one array */
+  const char* name;     /* unique among those of one call */
   const int64_t* shape; /* row-major, of `dimensions` numbers; one element without dimensions */
-  size_t dimensions;
-  void* values;
-  ddp_data_type type;
-  int32_t reserved; /* 0 */
+  size_t dimensions;    /* how many numbers the shape has; 0: a single element */
+  void* values;         /* the first element */
+  ddp_data_type type;   /* of the elements */
+  int32_t reserved;     /* 0 */
 } ddp_tensor;
 
+/* What becomes of a parameter that is not ready at the end of a step; see ddp::Unused. */
 enum { DDP_UNUSED_ERROR = 0, DDP_UNUSED_ZEROS = 1, DDP_UNUSED_KEEP = 2 };
+/* What happens if a rank has fewer inputs than others; see ddp::UnevenInputs. */
 enum { DDP_UNEVEN_OFF = 0, DDP_UNEVEN_DIVIDE_BY_ALL = 1, DDP_UNEVEN_DIVIDE_BY_ACTIVE = 2, DDP_UNEVEN_STOP = 3 };
+/* How the buffers of a model stay equal on all ranks; see ddp::BufferSync. */
 enum { DDP_BUFFERS_BROADCAST = 0, DDP_BUFFERS_AVERAGE = 1, DDP_BUFFERS_NONE = 2 };
 
+/* Options of ddp_model_create(), the same on all ranks. */
 typedef struct ddp_model_options {
-  size_t struct_size;
+  size_t struct_size;            /* sizeof(ddp_model_options) */
   size_t first_bucket_cap_bytes; /* 0: 1 MiB */
   size_t bucket_cap_bytes;       /* 0: 25 MiB; SIZE_MAX: found by trying, with rebuild_buckets */
   int32_t no_zero_gradients;     /* not 0: the program overwrites every gradient, so no step sets them to zero */
@@ -339,9 +359,9 @@ typedef struct ddp_model_options {
   int32_t check_finite;          /* not 0: ddp_model_finish() fails if a gradient is infinite or NaN */
   int32_t buffer_sync;           /* DDP_BUFFERS_...: how buffers stay equal */
   const ddp_tensor* buffers;     /* what the model keeps beside parameters */
-  size_t buffer_count;
-  int64_t timeout_ms; /* of the model's collectives; 0: the group's */
-  void* stream;       /* cudaStream_t */
+  size_t buffer_count;           /* how many buffers; 0: none */
+  int64_t timeout_ms;            /* of the model's collectives; 0: the group's */
+  void* stream;                  /* cudaStream_t */
 } ddp_model_options;
 
 /* Collective. Compares names, shapes, types and options over all ranks, then broadcasts the values from rank 0. */
@@ -359,6 +379,7 @@ DDP_C_EXPORT ddp_status ddp_model_gradient(ddp_model model, size_t index, void**
 /* A step: begin, ready for each parameter whose gradient is written, finish. is_synchronized 0: gradients are not
    averaged, and the next step adds to them. A model has one step at a time. */
 DDP_C_EXPORT ddp_status ddp_model_begin_step(ddp_model model, int32_t is_synchronized);
+/* Says that the gradient of parameter `index` is written and no longer touched until ddp_model_finish(). */
 DDP_C_EXPORT ddp_status ddp_model_ready(ddp_model model, size_t index);
 /* On a CPU gradients are the mean over ranks when it returns. active_ranks may be NULL: how many ranks had inputs. */
 DDP_C_EXPORT ddp_status ddp_model_finish(ddp_model model, int32_t* active_ranks);
@@ -369,28 +390,31 @@ DDP_C_EXPORT ddp_status ddp_model_cancel_step(ddp_model model);
    which may be NULL, after each of these, until all ranks have called it. */
 DDP_C_EXPORT ddp_status ddp_model_join(ddp_model model, void (*after_each_step)(void* context), void* context);
 
-/* Collective, between steps: the error of the last step on a GPU; the buckets anew. */
+/* Collective, between steps: returns the error of the last step, which on a GPU is not known before. */
 DDP_C_EXPORT ddp_status ddp_model_check(ddp_model model);
+/* Collective, between steps: fills the buckets anew in the order in which gradients became ready on rank 0. Gradients
+   are zero then, and have new addresses. */
 DDP_C_EXPORT ddp_status ddp_model_rebuild_buckets(ddp_model model);
 
-/* From the next step on; on every rank alike. */
+/* Freezes a parameter, or no more, from the next step on; on every rank alike. ddp_model_ready() must not be called for
+   a frozen parameter, and its gradient is zero. */
 DDP_C_EXPORT ddp_status ddp_model_set_frozen(ddp_model model, size_t index, int32_t is_frozen);
 
 /* With DDP_UNUSED_KEEP: whether no rank used the parameter in the last step. */
 DDP_C_EXPORT ddp_status ddp_model_is_unused(ddp_model model, size_t index, int32_t* is_unused);
 
-/* --- Checkpoints (ddp/checkpointer.hpp) ----------------------------------------------------------------------------
- */
+/* --- Checkpoints (ddp/checkpointer.hpp) -------------------------------------------------------------------------- */
 
+/* Options of ddp_checkpoints_create(), the same on all ranks. */
 typedef struct ddp_checkpoint_options {
-  size_t struct_size;
-  const char* directory;
+  size_t struct_size;       /* sizeof(ddp_checkpoint_options) */
+  const char* directory;    /* needed; it is made if it is missing */
   int32_t is_single_file;   /* not 0: rank 0 writes one safetensors file, else each rank writes its part */
   size_t keep;              /* complete checkpoints that stay; 0: 2 */
   int64_t write_timeout_ms; /* 0: 600,000 */
 } ddp_checkpoint_options;
 
-/* Collective. */
+/* Makes what saves and loads the checkpoints of a folder. Collective. */
 DDP_C_EXPORT ddp_status ddp_checkpoints_create(ddp_group group, const ddp_checkpoint_options* options,
                                                ddp_checkpoints* checkpoints);
 /* Waits for the save under way. An error that no call has returned goes to stderr. */
@@ -408,14 +432,15 @@ DDP_C_EXPORT ddp_status ddp_checkpoints_save(ddp_checkpoints checkpoints, uint64
 /* Until the last checkpoint is complete on all ranks. */
 DDP_C_EXPORT ddp_status ddp_checkpoints_wait(ddp_checkpoints checkpoints);
 
+/* Which checkpoint ddp_checkpoints_load() found. */
 typedef struct ddp_loaded_checkpoint {
-  size_t struct_size;
+  size_t struct_size;    /* sizeof(ddp_loaded_checkpoint) */
   int32_t is_found;      /* 0: there is none, and nothing was changed */
   int32_t has_own_state; /* whether tensors of ddp_checkpoints_add_own() were loaded: as many ranks saved them */
-  uint64_t step;
-  int32_t rank_count; /* of the run that saved it */
-  char round[64];
-  int32_t reserved; /* 0 */
+  uint64_t step;         /* what ddp_checkpoints_save() was given */
+  int32_t rank_count;    /* of the run that saved it */
+  char round[64];        /* of the group that saved it */
+  int32_t reserved;      /* 0 */
 } ddp_loaded_checkpoint;
 
 /* Collective: fills all tensors from the newest checkpoint that is complete and valid. */

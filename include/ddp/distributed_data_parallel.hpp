@@ -83,13 +83,14 @@ enum class BufferSync : std::uint8_t {
 // least time for a step, the same on all ranks. It moves the gradients, and so needs RebuildBuckets::automatic.
 constexpr std::size_t kAutomaticBucketCap = static_cast<std::size_t>(-1);
 
+// Options of a DistributedDataParallel, the same on all ranks.
 struct DistributedDataParallelOptions {
   std::size_t first_bucket_cap_bytes = 1 << 20;  // small, so that the first all-reduce starts early
   std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split.
                                                  // Or kAutomaticBucketCap
   bool zero_gradients = true;                    // begin_step zeroes; off where backward overwrites every gradient
-  RebuildBuckets rebuild_buckets = RebuildBuckets::off;
-  Unused unused = Unused::error;
+  RebuildBuckets rebuild_buckets = RebuildBuckets::off;  // when gradients may move
+  Unused unused = Unused::error;                         // a parameter that is not ready at the end of a step
   UnevenInputs uneven_inputs = UnevenInputs::off;  // not off costs 4 bytes per rank; on a GPU, finish() then waits
   bool static_graph = false;                       // every step uses the same parameters equally often, see Step::ready
   bool wait_in_finish = false;  // finish() waits for a GPU too, so its errors are known before the optimizer steps
@@ -98,7 +99,7 @@ struct DistributedDataParallelOptions {
   // GPU, finish() then waits for the device.
   bool check_finite = false;
   std::vector<Parameter> buffers{};  // of any type; names differ from those of parameters. Memory outlives the model
-  BufferSync buffer_sync = BufferSync::broadcast;
+  BufferSync buffer_sync = BufferSync::broadcast;           // of `buffers`
   std::shared_ptr<CommunicationHook> communication_hook{};  // null: an all-reduce that averages
   // For a hook that puts its results elsewhere, as ShardedOptimizer does: the memory of gradients goes back to the
   // system as soon as a bucket has gone through the hook, and gradients are zero after finish(). A model of one or two
@@ -108,11 +109,14 @@ struct DistributedDataParallelOptions {
   CollectiveOptions collective{};  // timeout and stream of the engine's own collectives
 };
 
+// Whether a step averages gradients, or accumulates them for a later step.
 enum class Sync : std::uint8_t {
   on,   // finish() averages over ranks
   off,  // finish() leaves this rank's sums alone; the next step adds to them
 };
 
+// A model whose gradients are averaged over the ranks of a group. What it promises about threads and copies, and an
+// example, are at the top of this file.
 class DDP_EXPORT DistributedDataParallel {
  public:
   class Impl;
@@ -140,8 +144,8 @@ class DDP_EXPORT DistributedDataParallel {
     return gradient(index).template as<T>();
   }
 
-  std::size_t parameter_count() const;
-  std::size_t bucket_count() const;
+  std::size_t parameter_count() const;  // indices are 0 to parameter_count() - 1
+  std::size_t bucket_count() const;     // another one after a rebuild of the buckets, perhaps
 
   // A line for each bucket, in the order in which they are reduced:
   //   bucket 0: float32, 4096 bytes: head.weight, head.bias

@@ -11,6 +11,7 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// Options of a DistributedSampler.
 struct DistributedSamplerOptions {
   std::size_t sample_count = 0;  // in the whole data set; > 0
   int replicas = 1;              // ranks that share the data set; >= 1

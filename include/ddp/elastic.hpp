@@ -80,7 +80,7 @@ struct HasPlainContents<T, true> : IsPlain<typename HasData<T>::Element> {};
 // Threads: one at a time.
 class DDP_EXPORT ElasticState {
  public:
-  ElasticState();
+  ElasticState();  // without entries
   ~ElasticState();
   ElasticState(ElasticState&& other) noexcept;
   ElasticState& operator=(ElasticState&& other) noexcept;
@@ -139,13 +139,14 @@ class DDP_EXPORT ElasticState {
   std::unique_ptr<Impl> impl_;
 };
 
+// Options of run_elastic().
 struct ElasticOptions {
   InitOptions group{};  // of the group of each round
   // Longest wait for a part in the next round. It is longer than ddprun's join_timeout.
   std::chrono::milliseconds seat_timeout{900'000};
 };
 
-// Runs `train` in one round after another, as above, until it has returned on all ranks.
+// Runs `train` in one round after another until it has returned on all ranks; an example is at the top of this file.
 //
 // It takes part in new rounds where ddprun started this very process. Where nobody did (torchrun, mpirun, a plain
 // start), or the version of ddprun is another, it syncs and runs `train` once, and lets every error through.

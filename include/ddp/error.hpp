@@ -32,8 +32,10 @@ class DDP_EXPORT MismatchError : public Error {
 // A deadline passed. `ranks()` are those that were waited for; empty where that is not known.
 class DDP_EXPORT TimeoutError : public Error {
  public:
+  // Made by the library, and by a Store that a program lends to it.
   explicit TimeoutError(const std::string& message, std::vector<int> ranks = {})
       : Error(message), ranks_(std::move(ranks)) {}
+  // The ranks that were waited for, as ranks of the group of the call.
   const std::vector<int>& ranks() const { return ranks_; }
 
  private:
@@ -43,7 +45,9 @@ class DDP_EXPORT TimeoutError : public Error {
 // Other ranks of the group ended, or left it, while this one needed them. The group is of no further use.
 class DDP_EXPORT RankFailure : public Error {
  public:
+  // Made by the library.
   RankFailure(const std::string& message, std::vector<int> ranks) : Error(message), ranks_(std::move(ranks)) {}
+  // The ranks that ended or left, as ranks of the group of the call.
   const std::vector<int>& ranks() const { return ranks_; }
 
  private:

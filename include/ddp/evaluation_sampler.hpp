@@ -17,6 +17,7 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// Options of an EvaluationSampler.
 struct EvaluationSamplerOptions {
   std::size_t sample_count = 0;  // in the whole data set; > 0
   int replicas = 1;              // ranks that share the data set; >= 1

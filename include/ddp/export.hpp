@@ -1,6 +1,7 @@
 // Marks what libddp.so shows to programs; everything else in the library is hidden.
 #pragma once
 
+// Of a class or function that programs may use.
 #define DDP_EXPORT [[gnu::visibility("default")]]
 
 // An inline namespace, so part of every name that the library shows: v, then the major and the minor version. Options

@@ -28,6 +28,7 @@ inline namespace DDP_ABI {
 class DDP_EXPORT GradientNorm {
  public:
   class Impl;
+  // For the library itself.
   explicit GradientNorm(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
   // On a GPU the first call waits until the norm is there. Throws what the group failed with before that;
@@ -61,14 +62,16 @@ struct LossScalerOptions {
   double growth = 2;                     // > 1: the scale's factor after growth_interval good steps in a row
   double backoff = 0.5;                  // 0 < backoff < 1: the scale's factor after a step with infinite gradients
   std::uint64_t growth_interval = 2000;  // > 0
-  CollectiveOptions collective{};
+  CollectiveOptions collective{};        // of the all_reduce of unscale()
 };
 
+// Keeps the scale of the loss, and takes it out of the gradients again; see LossScalerOptions.
 class DDP_EXPORT LossScaler {
  public:
   // group: of the model. Throws InvalidArgument for options out of range.
   explicit LossScaler(ProcessGroup group, LossScalerOptions options = {});
 
+  // What the loss of the next step is to be multiplied by.
   double scale() const;
 
   // Collective: one all_reduce of 4 bytes, so that all ranks decide alike, also with a communication hook that leaves

@@ -30,15 +30,16 @@ inline namespace DDP_ABI {
 
 // How the rate grows with the batch.
 enum class RateScaling : std::uint8_t {
-  none,
+  none,         // the rate stays base_rate
   linear,       // for SGD. Source: Goyal et al., "Accurate, Large Minibatch SGD", arXiv 1706.02677, section 2.1
   square_root,  // keeps the variance of a step. Source: Krizhevsky, "One weird trick", arXiv 1404.5997
 };
 
+// Options of a LearningRate.
 struct LearningRateOptions {
-  double base_rate = 0;          // > 0, finite
-  std::uint64_t base_batch = 0;  // samples of a step for which base_rate was tuned; > 0
-  RateScaling scaling = RateScaling::linear;
+  double base_rate = 0;                       // > 0, finite
+  std::uint64_t base_batch = 0;               // samples of a step for which base_rate was tuned; > 0
+  RateScaling scaling = RateScaling::linear;  // of base_rate, for other batches than base_batch
   std::uint64_t warmup_samples = 0;     // from the start on; within them the rate goes linearly to that of the batch
   std::optional<double> warmup_rate{};  // where it begins; >= 0, finite. Empty: base_rate, as in Goyal et al., 2.2
   std::uint64_t change_samples = 0;     // after a change of the batch; within them the rate goes linearly to the new
@@ -52,6 +53,7 @@ struct LearningRateState {
   double rate_before = 0;        // where the change began; 0: there was none
 };
 
+// Gives the rate of each step; an example is at the top of this file.
 class LearningRate {
  public:
   // Throws InvalidArgument where the options are out of range.
@@ -91,8 +93,8 @@ class LearningRate {
     return result;
   }
 
-  LearningRateState state() const { return state_; }
-  void restore(const LearningRateState& state) { state_ = state; }
+  LearningRateState state() const { return state_; }                // for a checkpoint; the same on all ranks
+  void restore(const LearningRateState& state) { state_ = state; }  // goes on from a state, with these options
 
  private:
   [[noreturn]] static void refuse(const std::string& what, const std::string& advice) {

@@ -35,18 +35,20 @@ inline namespace DDP_ABI {
 // all ranks.
 struct PostLocalSgdOptions {
   std::uint64_t start_step = 0;  // the first step that is local
-  ProcessGroup subgroup{};
+  ProcessGroup subgroup{};       // empty: no gradients are sent from start_step on
 };
 DDP_EXPORT std::shared_ptr<CommunicationHook> post_local_sgd(const PostLocalSgdOptions& options = {});
 
+// How often the ranks of a group average their parameters.
 struct AverageLevel {
   ProcessGroup group;        // with this rank in it
   std::uint64_t period = 1;  // in steps; > 0
 };
 
+// Options of a ParameterAverage, the same on all ranks.
 struct ParameterAverageOptions {
-  std::uint64_t start_step = 0;  // steps before it are not counted
-  CollectiveOptions collective{};
+  std::uint64_t start_step = 0;    // steps before it are not counted
+  CollectiveOptions collective{};  // of the averages
 };
 
 // Averages parameters every so many steps. With several levels it is hierarchical: the ranks of a host every 4 steps,
@@ -70,7 +72,7 @@ class DDP_EXPORT ParameterAverage {
   std::shared_ptr<Impl> impl_;
 };
 
-// DiLoCo (Douillard and others, 2023): as the average of parameters above, but what the ranks have changed on average
+// DiLoCo (Douillard and others, 2023): as ParameterAverage, but what the ranks have changed on average
 // since the last one is taken for a gradient, and an outer optimizer, SGD with Nesterov momentum, makes a step with it.
 //   change = parameters then - mean of the parameters now;  momentum = outer_momentum * momentum + change
 //   parameters = parameters then - outer_learning_rate * (change + outer_momentum * momentum)
@@ -79,9 +81,10 @@ struct DiLoCoOptions {
   std::uint64_t period = 500;        // in steps; > 0
   double outer_learning_rate = 0.7;  // > 0
   double outer_momentum = 0.9;       // 0 <= outer_momentum < 1
-  CollectiveOptions collective{};
+  CollectiveOptions collective{};    // of the averages
 };
 
+// Makes the steps of the outer optimizer; see DiLoCoOptions.
 class DDP_EXPORT DiLoCo {
  public:
   // The parameters are the same on all ranks, as a DistributedDataParallel makes them; their memory outlives this

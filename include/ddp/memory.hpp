@@ -59,6 +59,8 @@ inline std::size_t size_of(DataType type) {
 
 DDP_EXPORT const char* name_of(DataType type);  // "float32"
 
+// The DataType of a C++ type, as DataTypeOf<float>::value. For float, double, bool, std::int8_t, std::uint8_t,
+// std::int32_t and std::int64_t; any other type is an error of the compiler.
 template <class T>
 struct DataTypeOf;
 template <>
@@ -118,10 +120,15 @@ using ElementOf = typename HasData<std::remove_reference_t<Range>>::Element;
 
 }  // namespace detail
 
+// Where memory is.
 struct Device {
-  enum class Kind : std::uint8_t { cpu, cuda };
-  Kind kind = Kind::cpu;
-  int index = 0;  // of the device among its kind, as the process sees it; 0 on a CPU
+  // What a device is.
+  enum class Kind : std::uint8_t {
+    cpu,  // host memory
+    cuda  // memory of a GPU
+  };
+  Kind kind = Kind::cpu;  // what this device is
+  int index = 0;          // of the device among its kind, as the process sees it; 0 on a CPU
 
   [[nodiscard]] friend bool operator==(const Device& a, const Device& b) {
     return a.kind == b.kind && a.index == b.index;
@@ -135,19 +142,21 @@ struct Device {
 template <class T>
 class Span {
  public:
-  Span() = default;
+  Span() = default;  // no elements
+  // `size` elements from `data` on.
   Span(T* data, std::size_t size, Device device = {}) : data_(data), size_(size), device_(device) {}
+  // The same elements, to read only.
   template <class U, std::enable_if_t<std::is_same<const U, T>::value && !std::is_const<U>::value, int> = 0>
   Span(const Span<U>& other)  // NOLINT: a view that only reads
       : Span(other.data(), other.size(), other.device()) {}
 
-  T* data() const { return data_; }
-  std::size_t size() const { return size_; }
-  [[nodiscard]] bool empty() const { return size_ == 0; }
-  Device device() const { return device_; }
-  T* begin() const { return data_; }
-  T* end() const { return data_ + size_; }
-  T& operator[](std::size_t index) const { return data_[index]; }
+  T* data() const { return data_; }                                // null if it was made of nothing
+  std::size_t size() const { return size_; }                       // in elements
+  [[nodiscard]] bool empty() const { return size_ == 0; }          // whether size() is 0
+  Device device() const { return device_; }                        // where the elements are
+  T* begin() const { return data_; }                               // the first element
+  T* end() const { return data_ + size_; }                         // behind the last element
+  T& operator[](std::size_t index) const { return data_[index]; }  // 0 <= index < size(); it is not checked
 
  private:
   T* data_ = nullptr;
@@ -173,25 +182,30 @@ Device device_of(const Span<T>& span) {
 // backend of that device: nothing else may assume that it is host memory. A range that is made of a pointer without a
 // device says host memory; a group that has a GPU refuses one that points into a GPU's.
 struct ConstMemoryRange {
-  const void* data = nullptr;
-  std::size_t count = 0;
-  DataType type = DataType::float32;
-  Device device{};
+  const void* data = nullptr;         // the first element; may be null if count is 0
+  std::size_t count = 0;              // in elements, not in bytes
+  DataType type = DataType::float32;  // of the elements
+  Device device{};                    // where the elements are
 
-  ConstMemoryRange() = default;
+  ConstMemoryRange() = default;  // no elements
+  // `count_` elements of any type, from `data_` on.
   ConstMemoryRange(const void* data_, std::size_t count_, DataType type_, Device device_ = {})
       : data(data_), count(count_), type(type_), device(device_) {}
+  // Elements in host memory, whose type the pointer says.
   template <class T, DataType kType = DataTypeOf<T>::value>
   ConstMemoryRange(const T* data_, std::size_t count_) : data(data_), count(count_), type(kType) {}
+  // The elements of a vector, which may be a temporary: a call that blocks reads it before the vector ends.
   template <class T, DataType kType = DataTypeOf<T>::value>
   ConstMemoryRange(const std::vector<T>& values)  // NOLINT: a vector is such a range
       : data(values.data()), count(values.size()), type(kType) {}
   ConstMemoryRange(const std::vector<bool>&) = delete;  // its elements are bits
+  // The elements of any other contiguous range. A container must not be a temporary.
   template <class Range, DataType kType = DataTypeOf<std::remove_cv_t<detail::ElementOf<Range>>>::value,
             std::enable_if_t<detail::OutlivesCall<Range>::value, int> = 0>
   ConstMemoryRange(Range&& values)  // NOLINT: std::array, std::span, Span
       : data(values.data()), count(values.size()), type(kType), device(detail::device_of(values)) {}
 
+  // The size of all elements. Throws InvalidArgument for a type that is none.
   std::size_t bytes() const { return count * size_of(type); }
 
   // As MemoryRange::as().
@@ -202,27 +216,34 @@ struct ConstMemoryRange {
   }
 };
 
+// As ConstMemoryRange, for memory that is written too.
 struct MemoryRange {
-  void* data = nullptr;
-  std::size_t count = 0;
-  DataType type = DataType::float32;
-  Device device{};
+  void* data = nullptr;               // the first element; may be null if count is 0
+  std::size_t count = 0;              // in elements, not in bytes
+  DataType type = DataType::float32;  // of the elements
+  Device device{};                    // where the elements are
 
-  MemoryRange() = default;
+  MemoryRange() = default;  // no elements
+  // `count_` elements of any type, from `data_` on.
   MemoryRange(void* data_, std::size_t count_, DataType type_, Device device_ = {})
       : data(data_), count(count_), type(type_), device(device_) {}
+  // Elements in host memory, whose type the pointer says.
   template <class T, DataType kType = DataTypeOf<T>::value>
   MemoryRange(T* data_, std::size_t count_) : data(data_), count(count_), type(kType) {}
+  // The elements of a vector.
   template <class T, DataType kType = DataTypeOf<T>::value>
   MemoryRange(std::vector<T>& values)  // NOLINT
       : data(values.data()), count(values.size()), type(kType) {}
   MemoryRange(std::vector<bool>&) = delete;
+  // The elements of any other contiguous range. A container must not be a temporary.
   template <class Range, DataType kType = DataTypeOf<detail::ElementOf<Range>>::value,
             std::enable_if_t<detail::OutlivesCall<Range>::value, int> = 0>
   MemoryRange(Range&& values)  // NOLINT: std::array, std::span, Span
       : data(values.data()), count(values.size()), type(kType), device(detail::device_of(values)) {}
 
+  // The same elements, to read only.
   operator ConstMemoryRange() const { return {data, count, type, device}; }  // NOLINT
+  // The size of all elements. Throws InvalidArgument for a type that is none.
   std::size_t bytes() const { return count * size_of(type); }
 
   // Its elements, on its device: as<float>(), or as<const float>() for a view that only reads. Throws InvalidArgument
@@ -239,13 +260,14 @@ struct MemoryRange {
 // keeps what it needs of the group alive. A forked child does not inherit the memory.
 class DDP_EXPORT RegisteredMemory {
  public:
-  RegisteredMemory() = default;
+  RegisteredMemory() = default;  // an empty handle
+  // For the library itself; programs call ProcessGroup::allocate().
   RegisteredMemory(std::shared_ptr<void> owner, std::size_t bytes, Device device)
       : owner_(std::move(owner)), bytes_(bytes), device_(device) {}
 
-  void* data() const { return owner_.get(); }
-  std::size_t bytes() const { return bytes_; }
-  Device device() const { return device_; }
+  void* data() const { return owner_.get(); }   // the first byte; null of an empty handle
+  std::size_t bytes() const { return bytes_; }  // what allocate() was asked for; 0 of an empty handle
+  Device device() const { return device_; }     // where the memory is
 
  private:
   std::shared_ptr<void> owner_;  // points at the memory; its deleter gives it back

@@ -43,7 +43,7 @@ class Mean {
     return sums[1] == 0 ? std::numeric_limits<double>::quiet_NaN() : sums[0] / sums[1];
   }
 
-  void reset() { *this = {}; }
+  void reset() { *this = {}; }  // forgets all that was added
 
  private:
   double sum_ = 0;
@@ -53,14 +53,14 @@ class Mean {
 // The sum over all ranks; 0 if nothing was added on any. Whole numbers are exact up to 2^53.
 class Sum {
  public:
-  void add(double value) { sum_ += value; }
+  void add(double value) { sum_ += value; }  // adds on this rank
 
   // Collective. Forgets nothing.
   double read(ProcessGroup& group, CollectiveOptions options = {}) const {
     return all_reduce(group, sum_, ReduceOp::sum, options);
   }
 
-  void reset() { sum_ = 0; }
+  void reset() { sum_ = 0; }  // forgets all that was added
 
  private:
   double sum_ = 0;

@@ -39,19 +39,22 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
-// Specialised for each type that is sent; see above. Both functions must give the same on every rank.
+// Specialised for each type that is sent; an example is at the top of this file. Both functions must give the same on
+// every rank.
 template <class T>
 struct Serializer;
 
+// A text is its own bytes.
 template <>
 struct Serializer<std::string> {
-  static const std::string& to_bytes(const std::string& text) { return text; }
-  static std::string from_bytes(std::string bytes) { return bytes; }
+  static const std::string& to_bytes(const std::string& text) { return text; }  // the text
+  static std::string from_bytes(std::string bytes) { return bytes; }            // the same text
 };
 
+// Options of a call that sends objects.
 struct ObjectOptions {
   std::size_t bytes_max = std::size_t{64} << 20;  // of one object; if ranks say otherwise, the smallest counts
-  CollectiveOptions collective{};
+  CollectiveOptions collective{};                 // of both collectives
 };
 
 namespace detail {

@@ -11,6 +11,7 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// A tensor with its name. It owns nothing: the memory stays the program's.
 struct Parameter {
   std::string name;                 // unique in the model
   std::vector<std::int64_t> shape;  // row-major; its product is values.count

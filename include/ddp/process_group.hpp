@@ -44,16 +44,15 @@ inline namespace DDP_ABI {
 //   cpu   goes in the order of the ranks; floating-point types of 16 and 8 bits are accumulated in float32 and rounded
 //         once, to nearest even (float8_e4m3fn: beyond 448 to NaN); min and max are NaN where the element of any rank
 //         is NaN
-//   nccl  goes in an order of its own, and may round types of 16 and 8 bits on the way; a NaN may be lost in its min
-//   and
-//         max; what is beyond the largest float8 becomes that. It reduces float8 from NCCL 2.24 on, and on GPUs from
-//         Hopper (9.0) on; other calls move float8 with any NCCL
+//   nccl  goes in an order of its own, and may round types of 16 and 8 bits on the way; a NaN may be lost in its
+//         min and max; what is beyond the largest float8 becomes that. It reduces float8 from NCCL 2.24 on, and on
+//         GPUs from Hopper (9.0) on; other calls move float8 with any NCCL
 enum class ReduceOp : std::uint8_t {
-  sum,
+  sum,      // integers wrap around
   average,  // sum divided by the size of the group; integers round towards zero
-  product,
-  min,
-  max,
+  product,  // integers wrap around
+  min,      // the smallest
+  max,      // the largest
   // Sum of each rank's elements times CollectiveOptions::factor, which may differ from rank to rank: weights of unequal
   // batches, or a sum that must not overflow. The elements are multiplied first, in their own type, which the factor is
   // rounded to. Floating-point types only. (On a CPU it takes as much memory of its own as the input.)
@@ -67,7 +66,8 @@ class [[nodiscard]] DDP_EXPORT Work {
  public:
   class State;
 
-  Work() = default;
+  Work() = default;  // an empty Work, which has completed
+  // For the library itself.
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   // On a CPU: blocks until the collective has completed, throws what it failed with. On a GPU: orders the stream of the
@@ -97,6 +97,7 @@ class [[nodiscard]] DDP_EXPORT Work {
   std::shared_ptr<State> state_;
 };
 
+// Options of one call. Fields that a call does not use have no effect, except for `factor`.
 struct CollectiveOptions {
   std::chrono::milliseconds timeout{0};  // from the call to completion; 0 takes the group's
   // On a stream that is being captured the collective becomes part of the CUDA graph (docs/nccl.md).
@@ -105,27 +106,30 @@ struct CollectiveOptions {
   double factor = 1;       // of ReduceOp::premul_sum, this rank's own; finite. Any other call has 1
 };
 
+// A group of ranks, and the collectives that they call. Copies are handles of one group. Each call of an empty group
+// throws InvalidArgument. Failures and threads are at the top of this file.
+//
+// Each collective blocks until its result is there: on a CPU in memory, on a GPU for what comes after it on the stream
+// of its options. The _async form returns at once with a Work to wait for. Collectives of one group complete in the
+// order of their calls. At most 65,536 wait for their turn; one more throws Error and is not begun.
+//
+// All ranges are on device(); in a group of two backends on either device, all of one call on the same. `n` elements
+// are the same number on all ranks, of the same type. Ranges that share a byte are refused unless said otherwise.
 class DDP_EXPORT ProcessGroup {
  public:
   class Impl;
 
-  ProcessGroup() = default;
+  ProcessGroup() = default;  // an empty group, of no ranks
+  // For the library itself; programs call init_process_group().
   explicit ProcessGroup(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-  int rank() const;  // 0 <= rank < size
-  int size() const;
-  int local_rank() const;  // among the ranks of this host, as the launcher counts them
-  int local_size() const;
-  Device device() const;  // where this group's memory lives; in a group of two backends the GPU
-  RoundId round() const;  // the same on all ranks
-  std::chrono::milliseconds timeout() const;
-
-  // Each call blocks until its result is there: on a CPU in memory, on a GPU for what comes after it on the stream of
-  // its options. The _async form returns at once with a Work to wait for. Collectives of one group complete in the
-  // order of their calls. At most 65,536 wait for their turn; one more throws Error and is not begun.
-  //
-  // All ranges are on device(); in a group of two backends on either device, all of one call on the same. `n` elements
-  // are the same number on all ranks, of the same type. Ranges that share a byte are refused unless said otherwise.
+  int rank() const;                           // 0 <= rank < size
+  int size() const;                           // how many ranks the group has
+  int local_rank() const;                     // among the ranks of this host, as the launcher counts them
+  int local_size() const;                     // how many ranks are on this host, as the launcher counts them
+  Device device() const;                      // where this group's memory lives; in a group of two backends the GPU
+  RoundId round() const;                      // the same on all ranks
+  std::chrono::milliseconds timeout() const;  // of a collective whose options say none: InitOptions::timeout
 
   // Every element becomes the sum (or what else `op` says) over all ranks of that element.
   void all_reduce(MemoryRange inout, ReduceOp op = ReduceOp::sum, CollectiveOptions options = {});
@@ -169,9 +173,10 @@ class DDP_EXPORT ProcessGroup {
   void all_to_all(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
   Work all_to_all_async(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
 
-  // The same three where ranks have different counts, as MPI's of the same names; a part may be empty. Parts lie side
-  // by side in the order of ranks. On a CPU all ranks find that they differ in the counts before any result is written.
-
+  // all_gather() where ranks have different counts, as MPI's of the same name; a part may be empty. Parts lie side by
+  // side in the order of ranks. On a CPU all ranks find that they differ in the counts before any result is written:
+  // here, in reduce_scatter_v() and in all_to_all_v().
+  //
   // output becomes the inputs of all ranks: counts[r] elements of rank r, the same list on all ranks. The input, of
   // counts[rank] elements, may be this rank's own part of the output.
   void all_gather_v(ConstMemoryRange input, MemoryRange output, const std::vector<std::size_t>& counts,
@@ -179,6 +184,8 @@ class DDP_EXPORT ProcessGroup {
   Work all_gather_v_async(ConstMemoryRange input, MemoryRange output, const std::vector<std::size_t>& counts,
                           CollectiveOptions options = {});
 
+  // reduce_scatter() with different counts: see all_gather_v().
+  //
   // output, of counts[rank] elements, becomes the sum (or what else `op` says) over all ranks of the part `rank` of
   // their inputs; part r has counts[r] elements, the same list on all ranks. On a CPU it takes as much memory of its
   // own as size() outputs.
@@ -187,6 +194,8 @@ class DDP_EXPORT ProcessGroup {
   Work reduce_scatter_v_async(ConstMemoryRange input, MemoryRange output, const std::vector<std::size_t>& counts,
                               ReduceOp op = ReduceOp::sum, CollectiveOptions options = {});
 
+  // all_to_all() with different counts: see all_gather_v().
+  //
   // Part r of the input goes to rank r, and part r of the output comes from there: input_counts[r] elements here are
   // output_counts[rank] elements there.
   void all_to_all_v(ConstMemoryRange input, const std::vector<std::size_t>& input_counts, MemoryRange output,
@@ -320,6 +329,7 @@ struct NcclOptions {
   std::string name{};                  // in NCCL's log and for profilers, from NCCL 2.27.3 on; empty: the group's
 };
 
+// Options of init_process_group().
 struct InitOptions {
   // "cpu" (also where it is empty), "nccl", or "cpu:cpu,cuda:nccl" for a group of both: it takes host memory and device
   // memory, each call goes to the backend of its ranges' device, barrier() and allocate() to nccl, and when one of them
@@ -327,10 +337,10 @@ struct InitOptions {
   std::string backend{};
   std::chrono::milliseconds timeout{600'000};  // of each collective, and of the meeting itself; > 0
 
-  // Of the backend nccl:
-  std::optional<int> device{};  // as the process sees it (CUDA_VISIBLE_DEVICES); without it, by LOCAL_RANK
-  bool share_device = false;    // two ranks of a host on one device are refused unless all say that they mean it
-  NcclOptions nccl{};
+  // Of the backend nccl: the GPU as the process sees it (CUDA_VISIBLE_DEVICES); without it, by LOCAL_RANK.
+  std::optional<int> device{};
+  bool share_device = false;  // two ranks of a host on one device are refused unless all say that they mean it
+  NcclOptions nccl{};         // of the communicators of the backend nccl
 };
 
 // Meets the other ranks and returns the group of all of them.

@@ -29,6 +29,7 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// Options of a Progress.
 struct ProgressOptions {
   std::FILE* file = stdout;  // open as long as the Progress
   // Where the stream is no terminal: a line in the first step, then at most one in this time, and one at the end.
@@ -38,8 +39,10 @@ struct ProgressOptions {
   std::function<std::chrono::steady_clock::time_point()> clock{};  // empty: std::chrono::steady_clock
 };
 
+// The bar, or the lines, of one run; an example is at the top of this file.
 class DDP_EXPORT Progress {
  public:
+  // rank: of the whole job. Only rank 0 shows anything.
   explicit Progress(int rank, ProgressOptions options = {});
   ~Progress();  // as finish()
   Progress(Progress&&) noexcept;

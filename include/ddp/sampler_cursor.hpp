@@ -22,6 +22,8 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// A position in the batches of a sampler; an example is at the top of this file.
+//
 // Sampler: DistributedSampler, EvaluationSampler, WeightedSampler, ChunkedSampler, or another class with their start(),
 //          after(), and indices() of a position.
 // Memory:  this rank's indices of the rest of the epoch.

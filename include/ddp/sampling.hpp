@@ -16,7 +16,11 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
-enum class LastBatch : std::uint8_t { keep, drop };  // what becomes of a batch that is not full
+// What becomes of a batch that is not full, at the end of an epoch.
+enum class LastBatch : std::uint8_t {
+  keep,  // it is a batch of fewer samples
+  drop   // it is left out
+};
 
 // What becomes of the last samples of an epoch if their number does not divide by the ranks.
 enum class Tail : std::uint8_t {
@@ -30,8 +34,8 @@ enum class Tail : std::uint8_t {
 //
 // A position says nothing about the ranks, except for ChunkedSampler, which has `partitions` for that.
 struct SamplerPosition {
-  std::uint64_t seed = 0;
-  std::uint64_t epoch = 0;
+  std::uint64_t seed = 0;          // of the sampler that made it
+  std::uint64_t epoch = 0;         // from 0 on
   std::uint64_t taken = 0;         // places of the order that all ranks together have taken
   std::uint64_t sample_count = 0;  // places of the epoch's order; StreamSampler: 0 while the length is unknown
   std::uint64_t partitions = 1;    // of the epoch's order, see ChunkedSampler; 1 for the other samplers

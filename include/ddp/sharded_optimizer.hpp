@@ -57,13 +57,14 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// What is divided among the ranks.
 enum class Sharding : std::uint8_t {
   none,       // each rank updates all parameters; nothing is sent after the gradients
   optimizer,  // ZeRO stage 1: the optimizer's state is divided. gradient(i) means nothing after finish()
   gradients,  // ZeRO stage 2: gradients too. gradient(i) is zero after finish()
 };
 
-// p is the parameter, g its gradient, t the number of steps that have updated this parameter, from 1 on. Source:
+// AdamW. p is the parameter, g its gradient, t the number of steps that have updated this parameter, from 1 on. Source:
 // Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; the order of operations is PyTorch's.
 //   p = p * (1 - learning_rate * weight_decay);  m = m + (1 - beta1) * (g - m);  v = beta2 * v + (1 - beta2) * g^2
 //   p = p - learning_rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
@@ -75,15 +76,17 @@ struct AdamWOptions {
   double weight_decay = 1e-2;   // >= 0
 };
 
+// SGD, with p and g as in AdamWOptions.
 //   g = g + weight_decay * p;  m = g in a parameter's first step, then momentum * m + g
 //   p = p - learning_rate * m, or with nesterov: p - learning_rate * (g + momentum * m)
 struct SgdOptions {
   double learning_rate = 1e-2;  // >= 0
   double momentum = 0;          // 0 <= momentum < 1; 0 keeps no state
   double weight_decay = 0;      // >= 0
-  bool nesterov = false;
+  bool nesterov = false;        // needs a momentum above 0
 };
 
+// An optimizer for the parameters of one model; an example is at the top of this file.
 class DDP_EXPORT ShardedOptimizer {
  public:
   // group, parameters: those of the model, in the same order. The memory of parameters outlives this object and the
@@ -138,11 +141,12 @@ class DDP_EXPORT ShardedOptimizer {
     std::string name;                 // of that of the whole parameter: "optimizer.<name>.m", ".v" or ".master"
     std::vector<std::int64_t> shape;  // of the parameter
     std::size_t first = 0;            // element at which values begin
-    MemoryRange values;
+    MemoryRange values;               // consecutive elements of it
   };
   // This rank's part of them; with Sharding::none all of them, on every rank. Addresses are the same until
   // buckets are rebuilt.
   std::vector<Shard> shards();
+  // What the constructor was given.
   Sharding sharding() const;
 
  private:

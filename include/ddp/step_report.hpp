@@ -57,10 +57,10 @@ struct StepTimes {
 
 // Over a window of steps. The three times add up to the mean duration of a step; they are means over ranks and steps.
 struct StepReport {
-  std::uint64_t step = 0;         // the window's last, where the reporter's first is 1
-  std::size_t steps = 0;          // that were measured in the window
-  double samples_per_second = 0;  // of all ranks together
-  std::chrono::nanoseconds compute{0};
+  std::uint64_t step = 0;                      // the window's last, where the reporter's first is 1
+  std::size_t steps = 0;                       // that were measured in the window
+  double samples_per_second = 0;               // of all ranks together
+  std::chrono::nanoseconds compute{0};         // StepTimes::compute
   std::chrono::nanoseconds communication{0};   // exposed: the rest of finish() after waiting
   std::chrono::nanoseconds waiting{0};         // for the slowest rank of each step
   int slowest_rank = -1;                       // of the most steps; -1 of one rank
@@ -72,14 +72,16 @@ struct StepReport {
 DDP_EXPORT std::string to_text(const StepReport& report);  // one line, without its end
 DDP_EXPORT std::string to_json(const StepReport& report);  // one object on one line; times in milliseconds
 
+// How a report is written.
 enum class ReportFormat : std::uint8_t {
-  text,
+  text,        // a line for people, as to_text()
   json_lines,  // an object for each line
 };
 
+// Options of a StepReporter.
 struct StepReportOptions {
-  std::uint64_t every = 100;  // steps of a window, 1 to 10,000; the same on all ranks
-  ReportFormat format = ReportFormat::text;
+  std::uint64_t every = 100;                 // steps of a window, 1 to 10,000; the same on all ranks
+  ReportFormat format = ReportFormat::text;  // of the lines
   // Gets each line, on rank 0 only. Empty: standard output. Progress::print_line() keeps lines apart from a bar.
   std::function<void(const std::string& line)> write{};
   // The samples per second of one rank alone, a small JSON file: a run with one rank writes it, with each report anew;
@@ -87,11 +89,12 @@ struct StepReportOptions {
   std::string single_rank_file{};
   // Every so many steps, after finish(), check_parameters_equal() of these; 0: never. The same on all ranks.
   std::uint64_t check_every = 0;
-  std::vector<Parameter> check_parameters{};
+  std::vector<Parameter> check_parameters{};                       // what check_every compares
   std::function<std::chrono::steady_clock::time_point()> clock{};  // empty: std::chrono::steady_clock
-  CollectiveOptions collective{};
+  CollectiveOptions collective{};                                  // of the reporter's own collectives
 };
 
+// Measures the steps of a run; an example is at the top of this file.
 class DDP_EXPORT StepReporter {
  public:
   // Takes no collective. Throws InvalidArgument for a group that is empty, options out of range, and on rank 0 if

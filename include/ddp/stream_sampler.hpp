@@ -23,6 +23,7 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// Options of a StreamSampler.
 struct StreamSamplerOptions {
   int replicas = 1;        // ranks that share the stream; >= 1
   int rank = 0;            // 0 <= rank < replicas
@@ -31,6 +32,8 @@ struct StreamSamplerOptions {
   std::size_t window = 1;
 };
 
+// Gives this rank its samples of a stream; an example is at the top of this file.
+//
 // Memory:  8 bytes for each sample of a window.
 // Threads: one at a time.
 class DDP_EXPORT StreamSampler {

@@ -33,18 +33,19 @@ inline namespace DDP_ABI {
 // x has the shape [batch, channels, points]: points is 1 for vectors, height * width for images. channels is the same
 // on all ranks.
 struct BatchShape {
-  std::size_t batch = 0;  // of this rank; may be 0
-  std::size_t channels = 0;
-  std::size_t points = 1;
-  Device device{};  // of every array of a call: the host, or ProcessGroup::device()
+  std::size_t batch = 0;     // of this rank; may be 0
+  std::size_t channels = 0;  // the same on all ranks
+  std::size_t points = 1;    // of one channel of one sample
+  Device device{};           // of every array of a call: the host, or ProcessGroup::device()
 
-  std::size_t size() const { return batch * channels * points; }
+  std::size_t size() const { return batch * channels * points; }  // in elements
 };
 
+// Options of sync_batch_norm_forward(), the same on all ranks.
 struct BatchNormOptions {
-  double epsilon = 1e-5;
+  double epsilon = 1e-5;  // what is added to the variance
   double momentum = 0.1;  // of the running statistics: running = (1 - momentum) * running + momentum * of this batch
-  CollectiveOptions collective{};
+  CollectiveOptions collective{};  // of the all_gather
 };
 
 // What backward needs of a forward; the same on all ranks. It lies on the device of the shape.
@@ -62,9 +63,9 @@ struct BatchStatistics {
 // Each pointer of `channels` values, or null: weight counts as 1 and bias as 0 then, and running statistics are not
 // kept.
 struct BatchNormParameters {
-  const float* weight = nullptr;
-  const float* bias = nullptr;
-  float* running_mean = nullptr;
+  const float* weight = nullptr;      // null: 1
+  const float* bias = nullptr;        // null: 0
+  float* running_mean = nullptr;      // null: not kept
   float* running_variance = nullptr;  // takes in the unbiased variance: divided by count - 1
 };
 

@@ -47,6 +47,7 @@ namespace ddp {
 inline namespace DDP_ABI {
 namespace torch {
 
+// libtorch's tensor.
 using Tensor = ::at::Tensor;
 
 // The elements of a tensor as libddp sees them: its memory, in whatever order the tensor's strides say, which is the
@@ -270,6 +271,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
 // sums. It covers forward and backward of a micro-batch.
 class [[nodiscard]] NoSync {
  public:
+  // Programs call DistributedDataParallel::no_sync().
   explicit NoSync(std::weak_ptr<detail::Replica> replica) : replica_(std::move(replica)) { count(1); }
   ~NoSync() { count(-1); }
   NoSync(NoSync&&) noexcept = default;  // the other one's scope is over, at no effect
@@ -282,6 +284,8 @@ class [[nodiscard]] NoSync {
   std::weak_ptr<detail::Replica> replica_;
 };
 
+// A module whose gradients are averaged over the ranks of a group; an example is at the top of this file. Copies share
+// their state.
 template <class Module>
 class DistributedDataParallel {
  public:
@@ -306,9 +310,10 @@ class DistributedDataParallel {
     return module_->forward(std::forward<Arguments>(arguments)...);
   }
 
-  Module& module() const { return *module_; }
-  Module* operator->() const { return module_.get(); }
+  Module& module() const { return *module_; }           // what the constructor was given
+  Module* operator->() const { return module_.get(); }  // the same
 
+  // Begins a scope in which gradients are added up on this rank and not sent; see NoSync.
   NoSync no_sync() const { return NoSync(replica_); }
 
   // As ddp::DistributedDataParallel::join(), at the end of this rank's inputs: after_each_step does what the program
@@ -331,8 +336,10 @@ class DistributedDataParallel {
   std::shared_ptr<detail::Replica> replica_;
 };
 
+// So that a program need not write the type of the module.
 template <class Module>
 DistributedDataParallel(ProcessGroup, std::shared_ptr<Module>) -> DistributedDataParallel<Module>;
+// So that a program need not write the type of the module.
 template <class Module>
 DistributedDataParallel(ProcessGroup, std::shared_ptr<Module>, const DistributedDataParallelOptions&)
     -> DistributedDataParallel<Module>;

@@ -27,6 +27,7 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// Options of a Trace.
 struct TraceOptions {
   std::size_t events_max = 1'000'000;  // some 100 bytes each; beyond it the oldest go, and the file says how many
 };
@@ -51,7 +52,7 @@ class DDP_EXPORT Trace {
 // trace. Spans of one thread lie one within the other.
 class DDP_EXPORT TraceSpan {
  public:
-  explicit TraceSpan(std::string_view name);
+  explicit TraceSpan(std::string_view name);  // `name` is copied
   ~TraceSpan();
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;

@@ -13,6 +13,7 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
+// Options of a WeightedSampler.
 struct WeightedSamplerOptions {
   // Of each sample of the data set, the same on all ranks; finite, >= 0, not all 0. Only their ratios count. A sample
   // of weight 0 is never drawn.
