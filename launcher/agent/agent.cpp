@@ -122,6 +122,7 @@ class Agent {
                              decide(NodeCore::GuardianEnded{ending, pid, is_tree_left});
                            }});
     meeting_.start();
+    perform(NodeCore::Actions{});  // sets the timer, if there is a time limit
     run_guarded([this] { io_.run(); }, [this] { return core_.has_spawned(); }, [this] { write_log(); });
     return exit_code_;
   }

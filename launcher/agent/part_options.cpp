@@ -33,6 +33,8 @@ NodeOptions node_options(const LaunchConfig& config) {
   options.restart_window = config.restart_window;
   options.leaves_when_stopped = config.leaves_when_stopped;
   options.host_name = base::host_name();
+  options.time_limit = config.time_limit;
+  if (config.time_limit.count() > 0) options.time_is_over_at = TimePoint::clock::now() + config.time_limit;
   return options;
 }
 

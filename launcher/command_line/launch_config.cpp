@@ -14,6 +14,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr int kRestartsMax = 1'000'000;
+constexpr int kTimeLimitMax = 366 * 24 * 3600;  // seconds
 
 int worker_count(const GivenOption& given, const Machine& machine) {
   const auto all_of = [&given](int count, const std::string& what, const std::string& look) {
@@ -258,6 +259,8 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   if (const auto* option = given.find("max-restarts")) config.restarts_max = number_of(*option, 0, kRestartsMax);
   if (const auto* option = given.find("restart-window"))
     config.restart_window = std::chrono::seconds(number_of(*option, 1, kSecondsMax));
+  if (const auto* option = given.find("timeout"))
+    config.time_limit = std::chrono::seconds(number_of(*option, 1, kTimeLimitMax));
   config.grace = grace_of(given, environment, machine, place.in_job, config.slurm_facts);
   read_signals(given, config);
   // `scancel` signals all nodes of a job, one after the other.

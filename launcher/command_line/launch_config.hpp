@@ -70,9 +70,10 @@ struct LaunchConfig {
   std::string role = "default";
   RendezvousConfig rendezvous;
   std::chrono::milliseconds grace{30'000};
-  std::vector<int> stop_signals;     // --signals-to-handle: end the job
-  bool leaves_when_stopped = true;   // --on-node-stop: this node, and the job goes on if it can
-  std::vector<int> forward_signals;  // --forward-signals: are passed on to the workers that handle them
+  std::chrono::milliseconds time_limit{0};  // --timeout, from the start of this ddprun; 0: none
+  std::vector<int> stop_signals;            // --signals-to-handle: end the job
+  bool leaves_when_stopped = true;          // --on-node-stop: this node, and the job goes on if it can
+  std::vector<int> forward_signals;         // --forward-signals: are passed on to the workers that handle them
   OutputOptions output;
   std::string report_file;                         // empty: none is wanted
   base::LogLevel log_level = base::LogLevel::off;  // of ddprun's own events

@@ -85,6 +85,8 @@ const std::vector<Option>& option_table() {
 
       {"max-restarts", 0, "N", Group::failures, kTorchruns,
        "How many times all workers of the job start again after a failure. Default: 0"},
+      {"timeout", 0, "SECONDS", Group::failures, kOurs,
+       "End the job after this time with exit code 124. Workers get SIGTERM, then the grace. Default: no limit"},
       {"restart-window", 0, "SECONDS", Group::failures, kOurs,
        "Count only the restarts in this time before a failure, and only those since the newest commit or checkpoint "
        "of libddp. Default: count all restarts"},

@@ -195,8 +195,10 @@ std::string job_summary(const rendezvous::FinishJob& verdict) {
   if (verdict.cause) return failure_summary(with_printable_texts(*verdict.cause), verdict);
   if (!verdict.what) return {};
   if (!verdict.try_this) return printable(*verdict.what) + '\n';
+  const bool is_time_over = verdict.exit_code == rendezvous::kTimeIsOver;
   return "error: " + printable(*verdict.what) +
-         "\nwhere: between the nodes of the job\ntry:   " + printable(*verdict.try_this) + '\n';
+         (is_time_over ? "\nwhere: the job as a whole" : "\nwhere: between the nodes of the job") +
+         "\ntry:   " + printable(*verdict.try_this) + '\n';
 }
 
 }  // namespace ddp::launcher

@@ -52,6 +52,7 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
     output_is_late_at_.reset();
     print(late_output_text(kOutputIsLate));
   }
+  stop_if_time_is_over();
   if (ended_ && facts.now >= output_limit_) {
     if (!std::exchange(told_slow_disk_, true)) print(kLogDiskIsSlow);
     end_round();
@@ -71,7 +72,9 @@ std::optional<TimePoint> NodeCore::next_deadline() const {
   if (guardian_ended_) return output_limit_;
   auto first = group_.next_deadline();
   const auto written = ended_ ? std::optional(output_limit_) : std::nullopt;
-  for (const auto& other : {output_is_late_at_, spawn_until_, written, round_report_.deadline(), link_check_.next()})
+  const auto time_is_over = is_time_over_ ? std::nullopt : options_.time_is_over_at;
+  for (const auto& other :
+       {output_is_late_at_, spawn_until_, written, round_report_.deadline(), link_check_.next(), time_is_over})
     if (other && (!first || *other < *first)) first = other;
   return first;
 }
@@ -119,12 +122,36 @@ void NodeCore::stop(int signal_number) {
   if (group_.is_idle()) ++stops_while_waiting_;
   const bool is_last = !is_alone() && stops_while_waiting_ > (facts_.serves_endpoint ? 2 : 1);
   // Before the end of a round that this is the reason of.
-  send(rendezvous::StopAsked{.signal_number = signal_number, .leaves = may_leave(signal_number)});
+  rendezvous::StopAsked asked{.signal_number = signal_number, .leaves = may_leave(signal_number)};
+  if (is_time_over_) asked.time_limit = options_.time_limit;
+  send(asked);
   step_workers({StopSignal{signal_number}});
-  if (group_.is_idle() && (is_outside || is_last)) end_with(outcome::StoppedBySignal{signal_number});
+  if (group_.is_idle() && (is_outside || is_last)) end_after_stop();
 }
 
-bool NodeCore::may_leave(int signal_number) const { return leaves_if_warned() && signal_number == SIGTERM; }
+// A node that leaves would leave the others at work.
+bool NodeCore::may_leave(int signal_number) const {
+  return leaves_if_warned() && signal_number == SIGTERM && !is_time_over_;
+}
+
+// A stop that has begun for another reason has limits of its own.
+void NodeCore::stop_if_time_is_over() {
+  if (is_time_over_ || !options_.time_is_over_at || facts_.now < *options_.time_is_over_at) return;
+  is_time_over_ = true;
+  if (stop_signal_ != 0 || lost_ || outcome_) return;
+  is_step_hoped_for_ = group_.stops_at_step(SIGTERM);
+  stop_announced_ = true;
+  print(time_over_text(options_.time_limit,
+                       stop_text(options_.workers, group_.is_idle(), is_step_hoped_for_, options_.grace)));
+  stop(SIGTERM);
+}
+
+// Membership does not say how the job has ended.
+void NodeCore::end_after_stop() {
+  if (!is_time_over_) return end_with(outcome::StoppedBySignal{stop_signal_});
+  last_words_.emplace_back(PrintError{time_over_error(options_.time_limit, options_.host_name)});
+  end_with(outcome::TimeIsOver{});
+}
 
 void NodeCore::take(const WarningSignalled& event) {
   if (finished_) return;
@@ -423,8 +450,7 @@ void NodeCore::take(const MembershipLost& event) {
   if (finished_ || lost_ || outcome_) return;
   lost_ = true;
   out_.emplace_back(SetFarewell{false});
-  if (stop_signal_ != 0 && group_.is_idle())
-    return end_with(outcome::StoppedBySignal{stop_signal_});  // nobody is left to tell more
+  if (stop_signal_ != 0 && group_.is_idle()) return end_after_stop();  // nobody is left to tell more
   last_words_.emplace_back(PrintError{event.why});
   if (group_.is_idle()) return end_with(outcome::NotTogether{});
   print(round_stopped_text(event.why.what, options_.workers));
@@ -512,8 +538,7 @@ void NodeCore::end_round() {
   if (outcome_) return;  // workers that waited for a seat are being stopped
   if (lost_) return end_with(outcome::NotTogether{});
   // Nobody waits for more; but that all have kept their state is worth telling, once the connection is there again.
-  if (stop_signal_ != 0 && !facts_.is_joined && action.stopped_at_step == 0)
-    return end_with(outcome::StoppedBySignal{stop_signal_});
+  if (stop_signal_ != 0 && !facts_.is_joined && action.stopped_at_step == 0) return end_after_stop();
   RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step,
                    progress_.kept()};
   ended.unreached = action.unreached;

@@ -41,7 +41,9 @@ struct NodeOptions {
   std::chrono::milliseconds signal_window{0};   // see WorkerGroupOptions
   std::chrono::milliseconds restart_window{0};  // 0: restarts count for the whole job
   std::string host_name;
-  bool leaves_when_stopped = false;  // at SIGTERM or a warning, if the job can go on without this node
+  bool leaves_when_stopped = false;            // at SIGTERM or a warning, if the job can go on without this node
+  std::chrono::milliseconds time_limit{0};     // of the job, for the user; 0: none
+  std::optional<TimePoint> time_is_over_at{};  // when it is over here
 };
 
 class NodeCore {
@@ -302,6 +304,8 @@ class NodeCore {
   void follow(const TellEnded& action);
 
   void stop(int signal_number);
+  void stop_if_time_is_over();
+  void end_after_stop();
   void quit_if_hurried();
   void spawn_if_ready();
   void tell_of_survivors();
@@ -352,7 +356,8 @@ class NodeCore {
   int stop_signal_ = 0;  // that this ddprun was told to stop by
   int warning_ = 0;      // that came last, and from whom
   std::string warned_by_;
-  bool in_job_ = false;  // membership counts this node in
+  bool is_time_over_ = false;  // which this node was stopped for
+  bool in_job_ = false;        // membership counts this node in
   bool has_spawned_ = false;
   bool is_step_hoped_for_ = false;                  // the user was told that the workers are asked for one
   bool is_delivered_ = false, is_hurried_ = false;  // after Finish: a signal says that output is not waited for

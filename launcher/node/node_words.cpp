@@ -103,6 +103,10 @@ std::string signal_text(int signal_number, const std::string& sender, const std:
   return rendezvous::signal_name(signal_number) + sender + ": " + what_follows;
 }
 
+std::string time_over_text(std::chrono::milliseconds limit, const std::string& what_follows) {
+  return "the time limit of " + describe_duration(limit) + " is over (--timeout): " + what_follows;
+}
+
 std::string next_round_text(const std::string& why, const std::string& how, const std::string& cost) {
   return why + ": " + how + cost;
 }
@@ -164,6 +168,11 @@ rendezvous::LinkLost guardian_ended_error(const rendezvous::Ending& ending, std:
               (workers == 1 ? " was" : " were") + " ended with it",
           "host " + host + ", pid " + std::to_string(pid),
           "find who sent it the signal: memory limits and `kill` reach every process of a job"};
+}
+
+rendezvous::LinkLost time_over_error(std::chrono::milliseconds limit, const std::string& host) {
+  return {"the time limit of " + describe_duration(limit) + " is over (--timeout), and the job has not come together",
+          "host " + host, "a longer --timeout, and ddprun on the other nodes within it"};
 }
 
 rendezvous::LinkLost survivors_error(const std::string& host) {

@@ -69,6 +69,9 @@ std::string spare_text(int nodes_max);
 // "SIGTERM: stopping both workers, ...", by whom included.
 std::string signal_text(int signal_number, const std::string& sender, const std::string& what_follows);
 
+// "the time limit of 60 s is over (--timeout): stopping both workers, ..."
+std::string time_over_text(std::chrono::milliseconds limit, const std::string& what_follows);
+
 // "rank 1 was killed by SIGKILL after 3 s: both workers start again, restart 1 of 3"
 std::string next_round_text(const std::string& why, const std::string& how, const std::string& cost);
 
@@ -99,6 +102,7 @@ std::string error_text(const rendezvous::LinkLost& error);          // as the us
 std::string guardian_ended_text(const rendezvous::Ending& ending);  // for the other nodes
 rendezvous::LinkLost guardian_ended_error(const rendezvous::Ending& ending, std::int64_t pid, int workers,
                                           const std::string& host);
+rendezvous::LinkLost time_over_error(std::chrono::milliseconds limit, const std::string& host);
 rendezvous::LinkLost survivors_error(const std::string& host);
 rendezvous::LinkLost strange_store_error();
 rendezvous::LinkLost store_failed_error(const std::string& why);

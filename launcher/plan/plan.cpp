@@ -92,6 +92,8 @@ class Plan {
                                (config_.restart_window.count() == 0
                                     ? ""
                                     : " within " + rendezvous::describe_duration(config_.restart_window)));
+    if (config_.time_limit.count() > 0)
+      line("", "the job ends after " + rendezvous::describe_duration(config_.time_limit));
     line("signals", names(config_.stop_signals) + ": stop the job, with SIGKILL after " +
                         rendezvous::describe_duration(config_.grace));
     if (!config_.forward_signals.empty()) line("", names(config_.forward_signals) + ": passed on to the workers");

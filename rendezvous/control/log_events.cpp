@@ -89,7 +89,8 @@ LogEvent message_event(const StopAsked& message) {
   return {"stop_asked", LogFields()
                             .add_if_any("signal", signal_of(message.signal_number))
                             .add("is_warning", message.is_warning)
-                            .add("is_second", message.is_second)};
+                            .add("is_second", message.is_second)
+                            .add("time_limit", message.time_limit)};
 }
 LogEvent message_event(const StopReady& message) {
   return {"stop_ready", LogFields().add("round", message.round).add("call", message.call)};

@@ -26,7 +26,8 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
   if (message.is_warning) return take_warning(from, message, now);
   auto& node = nodes_.at(from);
   if (recovery_.are_claims_open() && node.is_endpoint_host) return node.said.add(message);
-  const JobStop stop{JobStop::Source::ddprun, message.signal_number, node.hello.host_name, from};
+  JobStop stop{JobStop::Source::ddprun, message.signal_number, node.hello.host_name, from};
+  stop.time_limit = message.time_limit;
   const auto why = stop.why();
   if ((phase_ != Phase::gathering || recovery_.are_claims_open()) && !node.is_member() && !node.is_endpoint_host) {
     if (std::exchange(node.stop.says_again, false)) return;
@@ -53,7 +54,7 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
   if (is_between_rounds) {
     const bool were_all_to_leave = stops_.leave_ends() && rounds_begun_ > 0;
     auto verdict = were_all_to_leave ? verdict_of_round({round_, job_stop(), true, world_size_, options_.restarts_max})
-                                     : verdict_of_stop(stop.signal_number, options_.restarts_max);
+                                     : verdict_of_stop(stop, options_.restarts_max);
     if (options_.nodes_max > 1 && !were_all_to_leave) verdict.what = stopped_by_text(why, rounds_begun_ == 0);
     return finish(std::move(verdict), now);
   }
@@ -112,7 +113,7 @@ void Membership::stop_spare(NodeId id, int signal_number, TimePoint now) {
 
 // It has a verdict of its own: the job goes on without it.
 void Membership::dismiss(NodeId id, int signal_number) {
-  auto verdict = verdict_of_stop(signal_number, options_.restarts_max);
+  auto verdict = verdict_of_stop({JobStop::Source::ddprun, signal_number, {}}, options_.restarts_max);
   verdict.world_size = world_size_;
   verdict.has_left = true;
   send(id, std::move(verdict));
@@ -203,7 +204,8 @@ bool Membership::can_leavers_go() const {
 
 // Nobody else is told to stop any more.
 void Membership::end_leave(TimePoint now) {
-  if (!can_leavers_go()) return finish(verdict_of_stop(SIGTERM, options_.restarts_max), now);
+  if (!can_leavers_go())
+    return finish(verdict_of_stop({JobStop::Source::ddprun, SIGTERM, {}}, options_.restarts_max), now);
   const auto leaving = nodes_.leaving();
   const auto host =
       std::find_if(leaving.begin(), leaving.end(), [&](NodeId id) { return nodes_.at(id).is_endpoint_host; });

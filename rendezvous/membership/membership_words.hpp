@@ -106,6 +106,7 @@ std::string none_came_back_text(const std::string& why_too_few, std::chrono::mil
 
 constexpr const char* kLossAdvice =
     "look at that host and at ddprun's output there; `--max-restarts=N` waits for a node in its place";
+constexpr const char* kTimeLimitAdvice = "a longer --timeout; `--report=FILE` shows how long each round took";
 constexpr const char* kLinkAdvice =
     "look at the network between these hosts, and at firewalls: both answer ddprun, and their workers do not reach "
     "each "

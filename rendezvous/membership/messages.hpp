@@ -186,6 +186,8 @@ struct StopAsked {
   bool is_warning = false;
   bool is_second = false;  // this ddprun was told before, too: what still runs is killed
   bool leaves = false;     // the job is to go on without this node, if it can
+  // Of --timeout, which is over: the reason of the stop. Empty: somebody has signalled; older ones do not say it.
+  std::optional<std::chrono::milliseconds> time_limit{};
   bool operator==(const StopAsked&) const = default;
 };
 

@@ -24,6 +24,7 @@ struct CodeOf {
   int operator()(const outcome::Success&) const { return 0; }
   int operator()(const outcome::WorkerFailed& what) const { return code_of_worker(what.ending); }
   int operator()(const outcome::StoppedBySignal& what) const { return kFirstSignal + what.signal_number; }
+  int operator()(const outcome::TimeIsOver&) const { return kTimeIsOver; }
   int operator()(const outcome::StoppedAtStep&) const { return kStoppedAtStep; }
   int operator()(const outcome::NoProgress&) const { return kNoProgress; }
   int operator()(const outcome::NotTogether&) const { return kRendezvousFailed; }

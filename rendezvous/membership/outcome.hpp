@@ -19,6 +19,7 @@ struct WorkerFailed {  // and no restart was left
 struct StoppedBySignal {  // ddprun or the whole job
   int signal_number = 0;
 };
+struct TimeIsOver {};     // the time of --timeout
 struct StoppedAtStep {};  // all workers, at one agreed step
 struct NoProgress {};     // round after round failed and kept nothing
 struct NotTogether {};    // nodes did not come, too few are left, or the endpoint is out of reach
@@ -36,12 +37,12 @@ struct NotStarted {};  // no process of the job could be started
 
 }  // namespace outcome
 
-using Outcome =
-    std::variant<outcome::Success, outcome::WorkerFailed, outcome::StoppedBySignal, outcome::StoppedAtStep,
-                 outcome::NoProgress, outcome::NotTogether, outcome::Unexplained, outcome::Told, outcome::GuardianEnded,
-                 outcome::WrongUse, outcome::ProgramMissing, outcome::ProgramUnusable, outcome::NotStarted>;
+using Outcome = std::variant<outcome::Success, outcome::WorkerFailed, outcome::StoppedBySignal, outcome::TimeIsOver,
+                             outcome::StoppedAtStep, outcome::NoProgress, outcome::NotTogether, outcome::Unexplained,
+                             outcome::Told, outcome::GuardianEnded, outcome::WrongUse, outcome::ProgramMissing,
+                             outcome::ProgramUnusable, outcome::NotStarted>;
 
-constexpr int kStoppedAtStep = 75, kNoProgress = 76, kRendezvousFailed = 77;
+constexpr int kStoppedAtStep = 75, kNoProgress = 76, kRendezvousFailed = 77, kTimeIsOver = 124;
 
 int exit_code_of(const Outcome& outcome);
 

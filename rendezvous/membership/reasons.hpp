@@ -23,12 +23,14 @@ struct JobStop {
   std::optional<NodeId> asker{};  // the node of that ddprun, whose user knows why
   // Job times of what followed: the stop of a round that was at work, and the first worker that died of a signal.
   std::optional<std::chrono::milliseconds> round_stopped_at{}, workers_signalled_at{};
+  std::optional<std::chrono::milliseconds> time_limit{};  // of --timeout there, which is over; empty: a signal came
 
   void note_signalled(std::chrono::milliseconds when) {
     workers_signalled_at = std::min(workers_signalled_at.value_or(when), when);
   }
 
   std::string why() const {
+    if (time_limit) return "the time limit of " + describe_duration(*time_limit) + " on host " + host + " (--timeout)";
     return signal_name(signal_number) + (source == Source::ddprun
                                              ? " to ddprun on host " + host
                                              : " to the processes of host " + host + ", workers among them");

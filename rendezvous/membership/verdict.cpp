@@ -15,6 +15,14 @@ bool has_stopped_at_step(const CurrentRound& round) {
          !round.tree_survived && !round.loss;
 }
 
+// A job whose time is over ends with an error, a job that was told to stop does not.
+Outcome outcome_of(const JobStop& stop, FinishJob& verdict) {
+  if (!stop.time_limit) return outcome::StoppedBySignal{stop.signal_number};
+  verdict.what = stopped_by_text(stop.why(), false);
+  verdict.try_this = kTimeLimitAdvice;
+  return outcome::TimeIsOver{};
+}
+
 // What is said of the last round, and the outcome that follows from it alone.
 Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
   const auto& round = facts.round;
@@ -23,12 +31,12 @@ Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
   // That a restart would have followed explains nothing where a step was agreed, after which none does.
   if (facts.stop && (!has_failed || (facts.is_another_due && !round.agreement.call()))) {
     if (facts.stop->source == JobStop::Source::workers) verdict.what = facts.stop->why();
-    return outcome::StoppedBySignal{facts.stop->signal_number};
+    return outcome_of(*facts.stop, verdict);
   }
   // The others are out of reach of a node that was told to stop, and has.
   if (facts.stop && first == nullptr && round.loss && !round.agreement.call()) {
     verdict.what = round.loss->what;
-    return outcome::StoppedBySignal{facts.stop->signal_number};
+    return outcome_of(*facts.stop, verdict);
   }
   if (first != nullptr) {
     verdict.cause = *first;
@@ -100,9 +108,9 @@ FinishJob verdict_of_split(const MembershipOptions& options, const std::string& 
   return verdict;
 }
 
-FinishJob verdict_of_stop(int signal_number, int restarts_max) {
+FinishJob verdict_of_stop(const JobStop& stop, int restarts_max) {
   FinishJob verdict;
-  verdict.exit_code = exit_code_of(outcome::StoppedBySignal{signal_number});
+  verdict.exit_code = exit_code_of(outcome_of(stop, verdict));
   verdict.restarts_max = restarts_max;
   return verdict;
 }

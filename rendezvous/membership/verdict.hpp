@@ -30,6 +30,6 @@ FinishJob verdict_of_wait(const MembershipOptions& options, int count, const std
 FinishJob verdict_of_split(const MembershipOptions& options, const std::string& why_too_few);
 
 // The job is stopped while no round is at work, or only a spare leaves the job.
-FinishJob verdict_of_stop(int signal_number, int restarts_max);
+FinishJob verdict_of_stop(const JobStop& stop, int restarts_max);
 
 }  // namespace ddp::rendezvous

@@ -384,6 +384,7 @@ void fields(StopAsked& m, Visit visit) {
   visit("is_warning", m.is_warning);
   visit("is_second", m.is_second, false);
   visit("leaves", m.leaves, false);
+  visit("time_limit_ms", m.time_limit);
 }
 
 template <class Visit>
@@ -697,7 +698,10 @@ void check(const RoundEnded& m) {
   for (const int rank : m.unreached) check_count("unreached", rank);
 }
 
-void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
+void check(const StopAsked& m) {
+  check_range("signal_number", m.signal_number, 1, kSignalMax);
+  check_time("time_limit_ms", m.time_limit);
+}
 void check(const StopReady&) {}
 void check(const Leaving& m) { check_failed("exit_code", m.exit_code); }
 void check(const TimeAsked&) {}

@@ -86,6 +86,41 @@ TEST_F(DdprunStop, ASignalToOneNodeStopsAllAtOneStep) {
   for (const auto* job : {&zero, &one}) EXPECT_THAT(job->err(), HasSubstr("stopped on purpose"));
 }
 
+TEST_F(DdprunStop, TimeLimitEndsTheJobWithAnErrorAndTheGrace) {
+  Job job(shell(2, "trap 'echo warned' TERM; echo up; " + kWaitForSignals, {"--timeout=1", "--shutdown-timeout=1"}));
+  EXPECT_EQ(job.wait(), 124) << job.err();
+  EXPECT_THAT(job.out(), AllOf(HasSubstr("up"), HasSubstr("warned")));
+  EXPECT_THAT(
+      job.err(),
+      AllOf(HasSubstr("the time limit of 1 s is over (--timeout): stopping both workers, with SIGKILL after 1 s"),
+            HasSubstr("error: stopped by the time limit of 1 s on host "),
+            HasSubstr("\nwhere: the job as a whole\ntry:   a longer --timeout")));
+  EXPECT_TRUE(job.is_gone_within());
+}
+
+TEST_F(DdprunStop, TimeLimitOfOneNodeEndsAllNodesAlike) {
+  const auto port = free_port();
+  Job zero(workers(1, node(0, port), {"deaf=1"})), one(workers(1, node(1, port, {"--timeout=2"}), {"deaf=1"}));
+  EXPECT_EQ(one.wait(), 124) << one.err();
+  EXPECT_EQ(zero.wait(), 124) << zero.err();
+  for (const auto* job : {&zero, &one}) EXPECT_THAT(job->err(), HasSubstr("by the time limit of 2 s on host "));
+}
+
+TEST_F(DdprunStop, TimeLimitCountsWhileANodeWaitsForOthers) {
+  Job zero(workers(1, node(0, free_port(), {"--timeout=1"})));
+  EXPECT_EQ(zero.wait(), 124) << zero.err();
+  EXPECT_THAT(zero.err(), HasSubstr("error: stopped by the time limit of 1 s on host "));
+  Job one(workers(1, node(1, free_port(), {"--timeout=1"})));
+  EXPECT_EQ(one.wait(), 124) << one.err();
+  EXPECT_THAT(one.err(), HasSubstr("error: the time limit of 1 s is over (--timeout), and the job has not come"));
+}
+
+TEST_F(DdprunStop, WorkersMayStopAtOneStepWhenTheTimeIsOver) {
+  Job job(workers(2, {"--timeout=1"}));
+  EXPECT_EQ(job.wait(), 75) << job.err();
+  EXPECT_EQ(steps_of(job).size(), 2u);
+}
+
 TEST_F(DdprunStop, WhereOneWorkerTakesNoPartAllAreStoppedByTheSignal) {
   Job job(workers(3, {}, {"deaf=1"}));
   ASSERT_TRUE(job.prints("up round", 3));

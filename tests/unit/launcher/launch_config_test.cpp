@@ -51,6 +51,13 @@ TEST_F(LaunchConfigs, GraceComesFromTheOptionThenTheVariable) {
   EXPECT_EQ(parse({"--shutdown-timeout=5", "true"}).grace, std::chrono::seconds(5));
 }
 
+TEST_F(LaunchConfigs, TimeLimitIsNoneUnlessAskedFor) {
+  EXPECT_EQ(parse({"true"}).time_limit, std::chrono::seconds(0));
+  environment["DDPRUN_TIMEOUT"] = "60";
+  EXPECT_EQ(parse({"true"}).time_limit, std::chrono::seconds(60));
+  EXPECT_EQ(parse({"--timeout=31622400", "true"}).time_limit, std::chrono::hours(366 * 24));
+}
+
 TEST_F(LaunchConfigs, TheOrphanLimitIsThatOfSeveralNodes) {
   const std::vector<std::string> meeting{"--nnodes=2", "--node-rank=0", "--master-addr=10.0.0.1",
                                          "--master-port=29400"};
@@ -340,6 +347,8 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"logs-specs", {"--logs-specs=my_plugin"}, "takes default, not 'my_plugin'", "--logs-specs=default"},
       {"event-log-handler", {"--event-log-handler="}, "not ''", "--event-log-handler="},
       {"max-restarts", {"--max-restarts=-1"}, "not '-1'", "--max-restarts=0"},
+      {"timeout", {"--timeout=0"}, "not '0'", "--timeout=1"},
+      {"timeout", {"--timeout=1h"}, "not '1h'", "--timeout=1"},
       {"restart-window", {"--restart-window=0"}, "not '0'", "--restart-window=1"},
       {"report", {"--report="}, "not ''", "--report=report.json"},
       {"orphan-limit", {"--orphan-limit=0"}, "not '0'", "--orphan-limit=1"},

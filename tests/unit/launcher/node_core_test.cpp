@@ -727,6 +727,55 @@ TEST_F(NodeCoreOfTwo, WorkersAreAskedForAStepAndToldTheOneThatIsAgreedOn) {
   EXPECT_THAT(printed(actions), HasSubstr("both workers stop at call 9 of should_stop()"));
 }
 
+// A node of two, which may leave its job at SIGTERM.
+class NodeCoreWithTimeLimit : public NodeCoreOfTwo {
+ protected:
+  NodeCoreWithTimeLimit() {
+    NodeOptions options{2, 2, 30s, 0ms, 0ms, "b", true};
+    options.time_limit = 60s;
+    options.time_is_over_at = facts_.now + 60s;
+    core_ = NodeCore(options);
+  }
+  Actions tick_after(std::chrono::milliseconds time) {
+    facts_.now += time;
+    return core_.tick(facts_);
+  }
+};
+
+TEST_F(NodeCoreWithTimeLimit, StopsTheWholeJobOnceTheTimeIsOver) {
+  run();
+  EXPECT_EQ(core_.next_deadline(), facts_.now + 60s);
+  EXPECT_TRUE(tick_after(60s - 1ms).empty());
+  const auto actions = tick_after(1ms);
+  EXPECT_THAT(printed(actions), HasSubstr("the time limit of 60 s is over (--timeout): stopping both workers"));
+  ASSERT_EQ(sent<rendezvous::StopAsked>(actions).size(), 1U);
+  const rendezvous::StopAsked asked{.signal_number = SIGTERM, .time_limit = 60s};
+  EXPECT_EQ(sent<rendezvous::StopAsked>(actions).front(), asked) << "this node does not leave";
+  EXPECT_TRUE(sent<rendezvous::StopAsked>(tick_after(1s)).empty()) << "asked once";
+  const auto second = sent<rendezvous::StopAsked>(step(NodeCore::StopSignalled{SIGTERM}));
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_EQ(second.front(), asked) << "a second wish keeps the reason";
+}
+
+TEST_F(NodeCoreWithTimeLimit, EndsANodeThatHasMetNobody) {
+  facts_.is_joined = false;
+  const auto actions = tick_after(60s);
+  EXPECT_EQ(exit_codes(actions), std::vector{124});
+  const auto errors = all<NodeCore::PrintError>(step(NodeCore::Delivered{}));
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_THAT(errors.front().error.what, HasSubstr("the time limit of 60 s is over"));
+  EXPECT_FALSE(core_.next_deadline());
+}
+
+TEST_F(NodeCoreWithTimeLimit, ChangesNothingOnceAnotherStopHasBegun) {
+  run();
+  step(NodeCore::StopSignalled{SIGINT});
+  const auto actions = tick_after(60s);
+  EXPECT_TRUE(sent<rendezvous::StopAsked>(actions).empty());
+  EXPECT_EQ(printed(actions), "");
+  EXPECT_NE(core_.next_deadline(), facts_.now) << "no timer that fires for ever";
+}
+
 TEST_F(NodeCoreOfTwo, ASigtermAsksToLeaveIfTheNodeMayLeave_AndOtherSignalsStopTheJob) {
   for (const int signal_number : {SIGTERM, SIGINT})
     for (const bool may_leave : {true, false}) {

@@ -24,6 +24,8 @@ TEST(Verdict, FollowsFromTheRoundAndTheStop) {
   const std::optional<JobStop> none;
   const std::optional<JobStop> told{{JobStop::Source::ddprun, SIGTERM, "a"}};
   const std::optional<JobStop> by_deaths{{JobStop::Source::workers, SIGINT, "a"}};
+  std::optional<JobStop> by_time = told;
+  by_time->time_limit = 60s;
   const struct {
     const char* what;
     const CurrentRound& round;
@@ -42,6 +44,10 @@ TEST(Verdict, FollowsFromTheRoundAndTheStop) {
       {"stopped at one step", at_step, told, false, kStoppedAtStep, "4 workers stopped at one step", false},
       {"told to stop", stopped, told, false, 143, {}, false},
       {"told to stop by deaths", stopped, by_deaths, false, 130, "SIGINT to the processes of host a", false},
+      {"its time is over", stopped, by_time, false, kTimeIsOver, "the time limit of 60 s on host a", true},
+      {"its time is over, and a node was lost", lost, by_time, false, kTimeIsOver, "time limit", true},
+      {"its time is over, and it stopped at one step", at_step, by_time, false, kStoppedAtStep, "one step", false},
+      {"its time is over after the last restart", failed, by_time, false, 3, {}, false},
       {"told to stop, and would go on", failed, told, true, 143, {}, false},
       {"told to stop after the last restart", failed, told, false, 3, {}, false},
       {"told to stop, and a node was lost", lost, told, false, 143, "node 1 (host b)", false},
@@ -71,9 +77,18 @@ TEST(Verdict, TooFewNodesAreNamedWithTheReasonForTheWait) {
 }
 
 TEST(Verdict, StopBetweenRoundsEndsTheJobAsItsSignalDoes) {
-  const auto verdict = verdict_of_stop(SIGINT, 2);
+  const auto verdict = verdict_of_stop({JobStop::Source::ddprun, SIGINT, "a"}, 2);
   EXPECT_EQ(verdict.exit_code, 130);
   EXPECT_EQ(verdict.restarts_max, 2);
+}
+
+TEST(Verdict, TimeLimitBetweenRoundsIsAnError) {
+  JobStop stop{JobStop::Source::ddprun, SIGTERM, "a"};
+  stop.time_limit = 90s;
+  const auto verdict = verdict_of_stop(stop, 2);
+  EXPECT_EQ(verdict.exit_code, 124);
+  EXPECT_EQ(verdict.what, "stopped by the time limit of 90 s on host a (--timeout)");
+  EXPECT_TRUE(verdict.try_this);
 }
 
 }  // namespace
