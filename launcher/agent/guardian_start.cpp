@@ -2,6 +2,7 @@
 
 #include <sys/prctl.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "launcher/agent/own_process.hpp"
@@ -29,9 +30,15 @@ guardian::GuardianOptions prepare_guardian(const LaunchConfig& config, const std
   if (security) options.worker_core_limit = security::hide_memory();  // so the guardian's is too
   options.security = std::move(security);
   options.cgroup = cgroup;
+  options.worker_directory = config.worker_directory;
   for (const auto& variable : inherited)
     if (!is_withheld(name_of(variable)) && !(config.virtual_local_rank && name_of(variable) == "CUDA_VISIBLE_DEVICES"))
       options.environment.push_back(variable);
+  if (!config.worker_directory.empty()) {  // as a shell has it
+    std::erase_if(options.environment, [](const std::string& variable) { return name_of(variable) == "PWD"; });
+    options.environment.push_back("PWD=" +
+                                  std::filesystem::absolute(config.worker_directory).lexically_normal().string());
+  }
   ::signal(SIGCHLD, SIG_DFL);  // whoever ignores it is not told how children end
   ::sigprocmask(SIG_BLOCK, &signals, &options.worker_signal_mask);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

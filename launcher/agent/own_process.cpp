@@ -78,7 +78,8 @@ rlimit raise_descriptor_limit() {
 
 ScratchDirectory::ScratchDirectory(const std::string& run_id) {
   const char* variable = std::getenv("TMPDIR");
-  const std::string parent = variable != nullptr && *variable != '\0' ? variable : "/tmp";
+  const std::filesystem::path wanted = variable != nullptr && *variable != '\0' ? variable : "/tmp";
+  const auto parent = std::filesystem::absolute(wanted).string();  // workers may start in another folder
   const auto boot = base::boot_id();  // other hosts, with locks of their own, may have the same folder there
   const auto start = "ddprun_scratch_" + (boot.empty() ? folder_name_of(base::host_name()) : boot) + "_";
   base::for_each_left_folder(parent, start, [&](const std::string& path) {

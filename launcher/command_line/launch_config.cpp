@@ -6,6 +6,7 @@
 #include "base/loopback.hpp"
 #include "ddp/error.hpp"
 #include "launcher/command_line/option_values.hpp"
+#include "launcher/command_line/quoted_word.hpp"
 #include "launcher/command_line/rendezvous_options.hpp"
 #include "launcher/command_line/slurm_defaults.hpp"
 #include "rendezvous/store/access_control.hpp"
@@ -187,6 +188,23 @@ void take_slurm_rendezvous(const slurm::Step& step, const SlurmRendezvous& meeti
   rendezvous.may_be_slurm_node = !base::is_loopback_host(rendezvous.host);
 }
 
+std::string worker_directory_of(const GivenOption& given, const Machine& machine) {
+  if (given.value.empty()) throw_wrong_value(given, "a folder", "/data/run1");
+  const auto kind = machine.file_kind(given.value);
+  if (kind == FileKind::directory) return given.value;
+  throw UsageError(
+      "the working directory " + given.value + (kind == FileKind::missing ? " does not exist" : " is no directory"),
+      given.where, "`mkdir -p " + quoted_word(given.value) + "`, or another path");
+}
+
+// Workers start there, so the program is looked for there.
+FileLookup lookup_from(const std::string& directory, const FileLookup& file_kind) {
+  if (directory.empty()) return file_kind;
+  return [directory, file_kind](const std::string& path) {
+    return file_kind(path.starts_with('/') ? path : directory + "/" + path);
+  };
+}
+
 RunBy run_by(const GivenOptions& given) {
   if (given.is_on("module") && given.is_on("no-python"))
     throw UsageError("--module and --no-python exclude each other",
@@ -274,7 +292,8 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
                      "`ddprun --nproc-per-node=2 train.py`; `ddprun --help` shows more");
   say_what_is_behind_the_program(program, config.notices);
   config.program = program.front();
-  config.command = command_of(program, how, environment, machine.file_kind);
+  if (const auto* option = given.find("wdir")) config.worker_directory = worker_directory_of(*option, machine);
+  config.command = command_of(program, how, environment, lookup_from(config.worker_directory, machine.file_kind));
   return config;
 }
 

@@ -80,6 +80,7 @@ struct LaunchConfig {
   BindingOptions binding;
   bool virtual_local_rank = false;
   std::vector<std::string> store_allow;
+  std::string worker_directory;  // --wdir; empty: ddprun's own
   Command command;
   bool in_slurm_step = false;            // Slurm signals every process of the step, workers included
   std::string slurm_step;                // DDPRUN_SLURM_STEP of the workers; empty: they get none

@@ -54,6 +54,8 @@ const std::vector<Option>& option_table() {
       {"module", 'm', "", Group::workers, kTorchruns, "The program is a Python module, run by `python -m`"},
       {"no-python", 0, "", Group::workers, kTorchruns, "Run the program itself, even if its name ends in .py"},
       {"run-path", 0, "", Group::workers, kTorchruns, "Run the program with Python, whatever its name"},
+      {"wdir", 0, "DIR", Group::workers, kOurs,
+       "Directory in which workers start, and to which the program's path is relative. Default: ddprun's own"},
       {"role", 0, "NAME", Group::workers, kTorchruns, "ROLE_NAME of the workers. Default: default"},
       {"virtual-local-rank", 0, "", Group::workers, kTorchruns, "Each worker has LOCAL_RANK=0 and sees one GPU"},
       {"start-method", 0, "spawn|fork|forkserver", Group::workers, kTorchruns,

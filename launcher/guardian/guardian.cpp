@@ -74,6 +74,7 @@ Mask mask_of(const std::vector<int>& indices) {
 // What the child needs between vfork and exec; everything is made before, because there only async-signal-safe calls
 // run.
 struct ChildSetup {
+  const char* directory;  // nullptr: the guardian's
   const char* path;
   char* const* arguments;
   char* const* environment;
@@ -117,6 +118,7 @@ int become_worker(const ChildSetup& setup) {
   ::setrlimit(RLIMIT_NOFILE, setup.descriptor_limit);
   if (setup.core_limit != nullptr) ::setrlimit(RLIMIT_CORE, setup.core_limit);
   for (const int number : *setup.ignored_signals) ::signal(number, SIG_IGN);
+  if (setup.directory != nullptr && ::chdir(setup.directory) != 0) return errno;
   ::sigprocmask(SIG_SETMASK, setup.signal_mask, nullptr);
   ::execve(setup.path, setup.arguments, setup.environment);
   return errno;
@@ -259,7 +261,9 @@ class Guardian {
     const auto binding = options_.bindings.empty() ? Binding{} : options_.bindings.at(rank);
     const auto cpus = mask_of(binding.cpus), memory_nodes = mask_of(binding.memory_nodes);
     int error = 0;
-    const pid_t pid = spawn_worker({options_.command.path.c_str(),
+    const auto& directory = options_.worker_directory;
+    const pid_t pid = spawn_worker({directory.empty() ? nullptr : directory.c_str(),
+                                    options_.command.path.c_str(),
                                     arguments.data(),
                                     environment.data(),
                                     {descriptors[0].get(), descriptors[1].get(), descriptors[2].get()},

@@ -37,6 +37,7 @@ struct GuardianOptions {
   std::vector<int> ignored_signals{};                    // by workers, until they say otherwise
   std::optional<rlimit> worker_core_limit{};             // where it is not the guardian's own
   std::shared_ptr<const security::Security> security{};  // of the farewell; none: it is plain
+  std::string worker_directory{};                        // in which workers start; empty: ddprun's own
   std::string cgroup{};                                  // of the guardian and all below it; empty: ddprun's
 };
 

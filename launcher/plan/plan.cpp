@@ -86,6 +86,7 @@ class Plan {
     line("workers", std::to_string(config_.workers) + " on this node, role " + config_.role + "; rank " + rank_range());
     line("program", quoted(config_.command.arguments));
     if (config_.command.path != config_.command.arguments.front()) line("", "executes " + config_.command.path);
+    if (!config_.worker_directory.empty()) line("", "starts in " + config_.worker_directory);
     line("failures", config_.restarts_max == 0
                          ? "end the job"
                          : "all workers of the job start again, " + counted(config_.restarts_max, "time") + " at most" +

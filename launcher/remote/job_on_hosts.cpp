@@ -209,7 +209,9 @@ std::optional<JobOnHosts> job_on_hosts(const std::vector<std::string>& arguments
   const auto of_host = [&environment](const std::string& name) {
     return is_of_a_launcher(name) || is_slurms(name) ? std::nullopt : environment(name);
   };
-  const auto config = parse_command_line(job.arguments_of(0, "node0"), of_host, any_machine());
+  auto of_first = job.arguments_of(0, "node0");
+  std::erase_if(of_first, [](const std::string& word) { return word.starts_with("--wdir="); });  // it is there or not
+  const auto config = parse_command_line(of_first, of_host, any_machine());
   job.stop_signals = config.stop_signals;
   job.forward_signals = config.forward_signals;
   job.grace = config.grace;

@@ -1,8 +1,13 @@
 // Options that only show something: what they print can be used, and nothing is started.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "tests/integration/job.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::test {
 namespace {
@@ -35,6 +40,31 @@ TEST(DdprunOptions, WhatTheyShowGoesToStdout) {
     EXPECT_THAT(job.out(), StartsWith(begins));
     EXPECT_EQ(job.err(), "");
   }
+}
+
+TEST(DdprunOptions, WorkersStartInTheDirectoryThatIsAskedFor) {
+  const ScratchDirectory folder;
+  std::filesystem::create_directory(folder.path().string() + "/run");
+  std::ofstream(folder.path().string() + "/run/where") << "#!/bin/sh\necho at $(/bin/pwd) $PWD\n";
+  std::filesystem::permissions(folder.path().string() + "/run/where", std::filesystem::perms::owner_all);
+  const auto at = folder.path().string() + "/run";
+  Job::Options in_that_folder;
+  in_that_folder.before_exec = [&folder] { ASSERT_EQ(::chdir(folder.path().c_str()), 0); };
+  // A relative folder, a program and log files; the files stay relative to ddprun's own directory.
+  Job job({"--wdir=run", "--nproc-per-node=2", "--log-dir=logs", "--tee=3", "./where"}, in_that_folder);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("0]:at " + at + " " + at + "\n"));
+  EXPECT_THAT(job.out(), HasSubstr("1]:at " + at + " " + at + "\n"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path().string() + "/logs/latest"));
+}
+
+TEST(DdprunOptions, AMissingWorkingDirectoryIsOneErrorAndStartsNothing) {
+  Job job({"--wdir=/nowhere/at_all", "sh", "-c", "echo started"});
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_EQ(job.out(), "");
+  EXPECT_EQ(job.err(),
+            "error: the working directory /nowhere/at_all does not exist\nwhere: --wdir=/nowhere/at_all\n"
+            "try:   `mkdir -p /nowhere/at_all`, or another path\n");
 }
 
 TEST(DdprunOptions, AWrongValueEndsWith2InThreeParts) {

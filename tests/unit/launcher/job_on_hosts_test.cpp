@@ -55,6 +55,12 @@ TEST_F(OnHosts, EachHostHasItsNodeRankAndItsWorkers) {
   EXPECT_EQ(both.nodes_min, 2);
 }
 
+TEST_F(OnHosts, OptionsAboutTheRunGoToTheHosts) {
+  const auto both = job({"--hosts=a,b", "--wdir=only/there", "--timeout=60"});
+  for (const std::size_t host : {0U, 1U})
+    EXPECT_THAT(both.arguments_of(host, "a"), AllOf(Contains("--wdir=only/there"), Contains("--timeout=60")));
+}
+
 TEST_F(OnHosts, RangeOfNodesMeetsAsWithC10d) {
   const auto elastic = job({"--hosts=a,b,c", "--nnodes=2:3"});
   EXPECT_EQ(elastic.nodes_min, 2);

@@ -58,6 +58,16 @@ TEST_F(LaunchConfigs, TimeLimitIsNoneUnlessAskedFor) {
   EXPECT_EQ(parse({"--timeout=31622400", "true"}).time_limit, std::chrono::hours(366 * 24));
 }
 
+TEST_F(LaunchConfigs, ProgramIsLookedForInTheWorkingDirectoryOfWorkers) {
+  files["/tmp/./only_there"] = files["/tmp/sub/run.py"] = FileKind::executable;
+  EXPECT_EQ(parse({"--wdir=/tmp", "./only_there"}).command.path, "./only_there");
+  EXPECT_EQ(parse({"--wdir=/tmp", "only_there"}).command.path, "./only_there");
+  EXPECT_EQ(parse({"--wdir=/tmp", "sub/run.py"}).command.arguments.back(), "sub/run.py");
+  EXPECT_EQ(parse({"--wdir=/tmp", "true"}).command.path, "/bin/true");
+  EXPECT_EQ(parse({"--wdir=/tmp", "true"}).worker_directory, "/tmp");
+  EXPECT_THROW(parse({"--wdir=/tmp", "./trainer"}), ProgramError) << "it is in ddprun's own directory";
+}
+
 TEST_F(LaunchConfigs, TheOrphanLimitIsThatOfSeveralNodes) {
   const std::vector<std::string> meeting{"--nnodes=2", "--node-rank=0", "--master-addr=10.0.0.1",
                                          "--master-port=29400"};
@@ -347,6 +357,9 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"logs-specs", {"--logs-specs=my_plugin"}, "takes default, not 'my_plugin'", "--logs-specs=default"},
       {"event-log-handler", {"--event-log-handler="}, "not ''", "--event-log-handler="},
       {"max-restarts", {"--max-restarts=-1"}, "not '-1'", "--max-restarts=0"},
+      {"wdir", {"--wdir="}, "not ''", "--wdir=/data/run1"},
+      {"wdir", {"--wdir=/nowhere"}, "the working directory /nowhere does not exist", "mkdir -p /nowhere"},
+      {"wdir", {"--wdir=notes.txt"}, "notes.txt is no directory", "another path"},
       {"timeout", {"--timeout=0"}, "not '0'", "--timeout=1"},
       {"timeout", {"--timeout=1h"}, "not '1h'", "--timeout=1"},
       {"restart-window", {"--restart-window=0"}, "not '0'", "--restart-window=1"},
