@@ -182,7 +182,9 @@ class Agent {
   }
 
   void perform(const NodeCore::Print& action) { print(action.line, action.is_limited); }
-  void perform(const NodeCore::PrintText& action) { output_.print(action.text); }
+  void perform(const NodeCore::PrintText& action) {
+    if (action.is_error || !config_.output.is_quiet) output_.print(action.text);
+  }
   void perform(const NodeCore::PrintError& action) { output_.print(error_text(action.error)); }
   void perform(const NodeCore::PrintLogFolder&) { output_.print_where(); }
 
@@ -265,7 +267,7 @@ class Agent {
   void print(const std::string& line, bool is_limited = false) {
     if (is_limited) return limited_log_(line);
     log_.note(line);
-    output_.print("ddprun: " + base::printable(line));
+    if (!config_.output.is_quiet) output_.print("ddprun: " + base::printable(line));
   }
 
   const LaunchConfig& config_;

@@ -72,6 +72,7 @@ OutputOptions output_of(const GivenOptions& given, const EnvironmentLookup& envi
   if (const auto* option = given.find("log-line-prefix-template")) output.prefix_template = option->value;
   if (output.prefix_template.empty())
     output.prefix_template = environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+  output.is_quiet = given.is_on("quiet");
   output.prefix_lines = !given.is_on("no-prefix");
   output.merge_equal_lines = given.is_on("merge-equal-lines");
   return output;

@@ -78,6 +78,8 @@ const std::vector<Option>& option_table() {
       {"no-prefix", 0, "", Group::logs, kOurs,
        "Show lines without the rank. By default it is shown if more than one worker prints to a terminal or a file"},
       {"merge-equal-lines", 0, "", Group::logs, kOurs, "Show a line that several ranks print once, with these ranks"},
+      {"quiet", 'q', "", Group::logs, kOurs,
+       "Show only what the program prints, and errors: no line of ddprun's that begins with `ddprun:`"},
       {"report", 0, "FILE", Group::logs, kOurs,
        "Write a report of the run as JSON: each round, what ended it, and where the time between two rounds went"},
       {"log-level", 0, "debug|info|warning|error|off", Group::logs, kOurs,

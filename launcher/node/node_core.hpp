@@ -146,6 +146,7 @@ class NodeCore {
   };
   struct PrintText {  // whole lines, as they are
     std::string text;
+    bool is_error = false;
   };
   struct PrintError {
     rendezvous::LinkLost error;

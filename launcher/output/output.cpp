@@ -376,6 +376,7 @@ class Output::Impl {
   }
 
   void say_folder() {
+    if (options_.is_quiet) return;
     print("ddprun: " + (tree_->notice().empty() ? "" : tree_->notice() + ", so ") + "log files are in " +
           tree_->job_directory(round_.job));
   }

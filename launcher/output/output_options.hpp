@@ -32,6 +32,7 @@ struct OutputOptions {
   std::vector<std::string> stdout_duplicates;  // lines that contain one of these also go to one merged file
   std::vector<std::string> stderr_duplicates;
   std::string prefix_template;     // --log-line-prefix-template; empty: the short or the tee'd form (line_prefix.hpp)
+  bool is_quiet = false;           // only the workers' lines are shown, and errors
   bool prefix_lines = true;        // --no-prefix makes it false
   bool merge_equal_lines = false;  // equal lines of many ranks become one on the console
 };

@@ -79,13 +79,13 @@ class Front {
                                   [this, i](int stream, std::string_view bytes) {
                                     console_.feed({static_cast<int>(i), stream}, bytes);
                                   },
-                                  [this, i](std::string_view line) { print(name(i) + " (ssh): " + std::string(line)); },
+                                  [this, i](std::string_view line) { note(name(i) + " (ssh): " + std::string(line)); },
                                   [this] { input_.want(); }, [this, i](const HostLink::End& end) { ended(i, end); }}));
     unreached_.resize(job.hosts.size());
   }
 
   int run() {
-    for (const auto& notice : job_.notices) print("ddprun: " + notice);
+    for (const auto& notice : job_.notices) note("ddprun: " + notice);
     listen_for_signals();
     if (asks_for_address())
       ask_for_address();
@@ -117,6 +117,11 @@ class Front {
   }
 
   const std::string& name(std::size_t host) const { return names_[host]; }
+  // What --quiet hides.
+  void note(const std::string& line) {
+    if (!job_.is_quiet) print(line);
+  }
+
   void print(const std::string& line) { console_.print(base::printable(line)); }
 
   // --- the address of the first host ---
@@ -232,7 +237,7 @@ class Front {
   }
 
   void perform(const HostsCore::StopHosts&) {
-    print("ddprun: the job can't go on with the hosts that are left; stopping them");
+    note("ddprun: the job can't go on with the hosts that are left; stopping them");
     send_signal(SIGTERM);
   }
 
@@ -253,7 +258,7 @@ class Front {
   void tell_unreached(const std::string& start) {
     for (std::size_t i = 0; i < unreached_.size(); ++i)
       if (!unreached_[i].empty())
-        print("ddprun: " + start + name(i) + ": " + base::printable(unreached_[i], kWordBytesMax));
+        note("ddprun: " + start + name(i) + ": " + base::printable(unreached_[i], kWordBytesMax));
   }
 
   // --- while the job runs ---
@@ -297,7 +302,7 @@ class Front {
 
   void stop(int number) {
     is_stopped_ = true;
-    if (!core_.has_started()) print("ddprun: " + rendezvous::signal_name(number) + ": nothing has started");
+    if (!core_.has_started()) note("ddprun: " + rendezvous::signal_name(number) + ": nothing has started");
     send_signal(number);
     perform(core_.stopping(128 + number, Clock::now()));
   }
@@ -305,7 +310,7 @@ class Front {
   // The host first: a process that is stopped tells it nothing.
   void suspend() {
     if (links_.size() > 1)
-      return print("ddprun: ctrl-z suspends no job of several hosts: they would take each other for dead");
+      return note("ddprun: ctrl-z suspends no job of several hosts: they would take each other for dead");
     send_signal(SIGTSTP);
     suspend_this_process();
     send_signal(SIGCONT);

@@ -201,6 +201,7 @@ std::optional<JobOnHosts> job_on_hosts(const std::vector<std::string>& arguments
   if (const auto* option = find_filled(given, "ssh-args")) job.ssh_arguments = words_of(option->value, option->where);
   if (const auto* option = find_filled(given, "export")) job.variables = exported_variables(*option, entries);
   job.only_shows = given.is_on("dry-run");
+  job.is_quiet = given.is_on("quiet");
   job.prefixes_lines = !given.is_on("no-prefix");
   job.token = token_of(given, job, machine, new_key);
   if (given.find("rdzv-id") == nullptr && (job.hosts.size() > 1 || job.has_endpoint))

@@ -24,6 +24,7 @@ struct JobOnHosts {
   std::vector<std::string> notices{};
   bool only_shows = false;     // --dry-run
   bool prefixes_lines = true;  // --no-prefix makes it false
+  bool is_quiet = false;       // --quiet
 
   std::vector<std::string> options{}, program{};  // of ddprun on each host
   bool is_elastic = false;                        // the nodes meet as with --rdzv-backend=c10d

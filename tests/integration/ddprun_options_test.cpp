@@ -1,6 +1,7 @@
 // Options that only show something: what they print can be used, and nothing is started.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,6 +13,7 @@
 namespace ddp::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -56,6 +58,34 @@ TEST(DdprunOptions, WorkersStartInTheDirectoryThatIsAskedFor) {
   EXPECT_THAT(job.out(), HasSubstr("0]:at " + at + " " + at + "\n"));
   EXPECT_THAT(job.out(), HasSubstr("1]:at " + at + " " + at + "\n"));
   EXPECT_TRUE(std::filesystem::exists(folder.path().string() + "/logs/latest"));
+}
+
+TEST(DdprunOptions, QuietShowsTheProgramsLinesAndNothingElse) {
+  const ScratchDirectory folder;
+  const auto logs = "--log-dir=" + folder.path().string();
+  const std::string script = "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3; echo out; echo err >&2";
+  Job loud(shell(2, script, {"--max-restarts=1", "--no-prefix", "--tee=3", logs}));
+  EXPECT_EQ(loud.wait(), 0);
+  EXPECT_THAT(loud.err(), AllOf(HasSubstr("ddprun: log files are in "), HasSubstr("start again, restart 1 of 1"),
+                                HasSubstr("ddprun: 2 rounds in ")))
+      << "what is to vanish";
+  Job quiet(shell(2, script, {"-q", "--max-restarts=1", "--no-prefix", "--tee=3", logs}));
+  EXPECT_EQ(quiet.wait(), 0);
+  EXPECT_EQ(quiet.out(), "out\nout\n");
+  EXPECT_EQ(quiet.err(), "err\nerr\n");
+}
+
+TEST(DdprunOptions, QuietHidesNoErrorAndNoChoiceIsTold) {
+  Job failed({"--quiet", "sh", "-c", "echo no data >&2; exit 3"});  // one worker, as no number is given
+  EXPECT_EQ(failed.wait(), 3);
+  EXPECT_THAT(failed.err(), StartsWith("no data\nerror: rank 0 ended with exit code 3"));
+  EXPECT_THAT(failed.err(), Not(HasSubstr("ddprun:")));
+  Job stopped(shell(1, "echo up; " + kStay, {"-q"}));
+  ASSERT_TRUE(stopped.prints("up"));
+  stopped.kill(SIGTERM);
+  EXPECT_EQ(stopped.wait(), 143);
+  EXPECT_EQ(stopped.err(), "");
+  EXPECT_EQ(Job({"-q", "./nowhere"}).wait(), 127);
 }
 
 TEST(DdprunOptions, AMissingWorkingDirectoryIsOneErrorAndStartsNothing) {

@@ -21,6 +21,7 @@ namespace ddp::test {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -144,6 +145,14 @@ TEST_F(DdprunSsh, WhatALoginShellPrintsIsToldApartFromTheJob) {
   EXPECT_THAT(job.out(), Not(HasSubstr("Welcome")));
   for (const char* line : {"b (ssh): Welcome\n", "b (ssh): warning\n", "b (ssh): no newline\n"})
     EXPECT_THAT(job.err(), HasSubstr(line));
+}
+
+TEST_F(DdprunSsh, QuietShowsNeitherTheLoginShellNorTheRounds) {
+  const Sshd sshd({.login = "echo Welcome; echo >&2 warning"});
+  Job job(on_hosts(sshd, "echo out $RANK", {"--hosts=a,b", "-q"}));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.err(), "");
+  EXPECT_THAT(job.out(), AllOf(HasSubstr("a: [0] out 0\n"), HasSubstr("b: [1] out 1\n")));
 }
 
 TEST_F(DdprunSsh, LoginShellThatEndsIsToldWithItsLastWords) {

@@ -178,7 +178,7 @@ TEST_F(Spelling, MistakesAreNamedWithARemedy) {
       {{"--nproc-pre-node=2", "true"}, "unknown option --nproc-pre-node=2", "command line", "`--nproc-per-node`"},
       {{"--bogus", "3", "train.py"}, "unknown option --bogus", "command line", "--help"},
       {{"-z", "true"}, "unknown option -z", "command line", "--help"},
-      {{"-rx", "-q"}, "unknown option -q", "command line", "--help"},
+      {{"-rx", "-Q"}, "unknown option -Q", "command line", "--help"},
       {{"--=3"}, "unknown option --=3", "command line", "--help"},
       {{"--print-man", "x"}, "unknown option --print-man", "command line", "--help"},
       {{"--rdzv", "true"}, "ambiguous", "command line", "--rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf"},

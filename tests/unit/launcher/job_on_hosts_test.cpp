@@ -56,9 +56,12 @@ TEST_F(OnHosts, EachHostHasItsNodeRankAndItsWorkers) {
 }
 
 TEST_F(OnHosts, OptionsAboutTheRunGoToTheHosts) {
-  const auto both = job({"--hosts=a,b", "--wdir=only/there", "--timeout=60"});
+  const auto both = job({"--hosts=a,b", "--wdir=only/there", "--timeout=60", "-q"});
+  EXPECT_TRUE(both.is_quiet);
+  EXPECT_FALSE(job({"--hosts=a,b"}).is_quiet);
   for (const std::size_t host : {0U, 1U})
-    EXPECT_THAT(both.arguments_of(host, "a"), AllOf(Contains("--wdir=only/there"), Contains("--timeout=60")));
+    EXPECT_THAT(both.arguments_of(host, "a"),
+                AllOf(Contains("--wdir=only/there"), Contains("--timeout=60"), Contains("--quiet")));
 }
 
 TEST_F(OnHosts, RangeOfNodesMeetsAsWithC10d) {

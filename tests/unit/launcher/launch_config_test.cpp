@@ -354,6 +354,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"duplicate-stderr-filters", {"--duplicate-stderr-filters", "-t3"}, "needs a value", "=TEXT,.."},
       {"no-prefix", {"--no-prefix=1"}, "takes no value", "`--no-prefix`"},
       {"merge-equal-lines", {"--merge-equal-lines=1"}, "takes no value", "`--merge-equal-lines`"},
+      {"quiet", {"--quiet=1"}, "takes no value", "`--quiet`"},
       {"logs-specs", {"--logs-specs=my_plugin"}, "takes default, not 'my_plugin'", "--logs-specs=default"},
       {"event-log-handler", {"--event-log-handler="}, "not ''", "--event-log-handler="},
       {"max-restarts", {"--max-restarts=-1"}, "not '-1'", "--max-restarts=0"},
