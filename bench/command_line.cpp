@@ -9,6 +9,8 @@
 #include <set>
 #include <string_view>
 
+#include "base/man_page.hpp"
+
 namespace ddp::bench {
 namespace {
 
@@ -100,7 +102,8 @@ std::variant<ShowText, Measure, RunRank> parse_command_line(const std::vector<st
       "samples per second, speedup and efficiency compared with one rank, the parts of a step, the latency of a "
       "barrier.",
       "ddp-bench");
-  bool show_version = false;
+  bool show_version = false, show_man_page = false;
+  app.add_flag("--print-man-page", show_man_page, "For the build")->group("");
   app.add_flag("--version", show_version, "Print the version and exit");
   Measure measure;
   std::string ranks;
@@ -125,6 +128,9 @@ std::variant<ShowText, Measure, RunRank> parse_command_line(const std::vector<st
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());
   }
+  if (show_man_page)
+    return ShowText{
+        base::man_page("ddp-bench", "measures how data-parallel training scales on this machine", version, app.help())};
   if (show_version) return ShowText{"ddp-bench " + version + "\n"};
   measure.settings.parameters = parameters_in(parameters);
   if (is_rank) return RunRank{measure.settings};

@@ -3,7 +3,8 @@
 # in the folder of the preset release, of its own programs: what was tested is what is packaged.
 
 # What the preset builds.
-add_custom_target(packaged DEPENDS ddprun ddp-rendezvous ddp-bench ddp ddprun_man_page ddprun_completions)
+add_custom_target(packaged DEPENDS ddprun ddp-rendezvous ddp-bench ddp ddprun_man_page ddp_rendezvous_man_page
+                  ddp_bench_man_page ddprun_completions)
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # nor does cpack then build tests and benchmarks, which are not in them
 
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -9,11 +9,13 @@ endif()
 if(DDP_BUILD_TESTS)
   set(all ALL)  # one of them makes a wheel
 endif()
-add_custom_target(wheel_parts ${all} DEPENDS ddp_for_python ddprun ddp-rendezvous ddprun_man_page ddprun_completions)
+add_custom_target(wheel_parts ${all} DEPENDS ddp_for_python ddprun ddp-rendezvous ddprun_man_page
+                  ddp_rendezvous_man_page ddprun_completions)
 install(TARGETS ddp_for_python LIBRARY DESTINATION lib COMPONENT wheel EXCLUDE_FROM_ALL)
 install(TARGETS ddprun ddp-rendezvous RUNTIME DESTINATION bin COMPONENT wheel EXCLUDE_FROM_ALL)
 install(FILES LICENSE DESTINATION share/doc/ddprun COMPONENT wheel EXCLUDE_FROM_ALL)
-install(FILES ${PROJECT_BINARY_DIR}/launcher/ddprun.1 DESTINATION share/man/man1 COMPONENT wheel EXCLUDE_FROM_ALL)
+install(FILES ${PROJECT_BINARY_DIR}/launcher/ddprun.1 ${PROJECT_BINARY_DIR}/rendezvous/ddp-rendezvous.1
+        DESTINATION share/man/man1 COMPONENT wheel EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_BINARY_DIR}/launcher/completion.bash RENAME ddprun
         DESTINATION share/bash-completion/completions COMPONENT wheel EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_BINARY_DIR}/launcher/completion.zsh RENAME _ddprun

@@ -4,10 +4,13 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/man_page.hpp"
 #include "launcher/command_line/option_table.hpp"
 
 namespace ddp::launcher {
 namespace {
+
+using base::for_troff;
 
 constexpr std::size_t kHelpColumn = 30, kWidth = 98;
 
@@ -64,16 +67,6 @@ std::string spelling(const Option& option) {
   return option.value_name.empty() ? out : out + " " + std::string(option.value_name);
 }
 
-// For troff: dashes as such, and no line that begins with a control character.
-std::string escaped(std::string_view text) {
-  std::string out = text.substr(0, 1) == "." || text.substr(0, 1) == "'" ? "\\&" : "";
-  for (const char c : text) {
-    if (c == '-') out += '\\';
-    out += c == '\\' ? "\\e" : std::string(1, c);
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string help_text() {
@@ -104,14 +97,14 @@ std::string help_text() {
 
 std::string man_page(const std::string& version) {
   std::ostringstream out;
-  out << ".TH DDPRUN 1 \"\" \"ddprun " << escaped(version) << "\"\n"
+  out << ".TH DDPRUN 1 \"\" \"ddprun " << for_troff(version) << "\"\n"
       << ".SH NAME\nddprun \\- starts data\\-parallel training and keeps it running\n"
       << ".SH SYNOPSIS\n.B ddprun\n[options] program [arguments]\n"
       << ".SH DESCRIPTION\n"
-      << escaped(kPurpose) << '\n'
+      << for_troff(kPurpose) << '\n'
       << ".SH EXAMPLES\n";
   for (const auto& example : kExamples)
-    out << ".TP\n.nf\n" << escaped(example.line) << "\n.fi\n" << escaped(example.meaning) << '\n';
+    out << ".TP\n.nf\n" << for_troff(example.line) << "\n.fi\n" << for_troff(example.meaning) << '\n';
   out << ".SH OPTIONS\n";
   auto group = OptionGroup::hidden;
   for (const auto& option : option_table()) {
@@ -120,11 +113,14 @@ std::string man_page(const std::string& version) {
     group = option.group;
     out << ".TP\n\\fB";
     if (option.letter != 0) out << "\\-" << option.letter << "\\fR, \\fB";
-    out << "\\-\\-" << escaped(option.name) << "\\fR";
-    if (!option.value_name.empty()) out << " \\fI" << escaped(option.value_name) << "\\fR";
-    out << '\n' << escaped(option.help) << '\n';
+    out << "\\-\\-" << for_troff(option.name) << "\\fR";
+    if (!option.value_name.empty()) out << " \\fI" << for_troff(option.value_name) << "\\fR";
+    out << '\n' << for_troff(option.help) << '\n';
   }
-  out << ".SH ENVIRONMENT\n" << escaped(kEnvironment) << '\n' << ".SH EXIT STATUS\n" << escaped(kExitCodes) << '\n';
+  out << ".SH ENVIRONMENT\n"
+      << for_troff(kEnvironment) << '\n'
+      << ".SH EXIT STATUS\n"
+      << for_troff(kExitCodes) << "\n.SH SEE ALSO\n.BR ddp\\-rendezvous (1),\n.BR ddp\\-bench (1)\n";
   return out.str();
 }
 

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/address.hpp"
+#include "base/man_page.hpp"
 #include "rendezvous/store/access_control.hpp"
 
 namespace ddp::rendezvous {
@@ -59,7 +60,8 @@ std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vect
       "Serves the endpoint where the nodes of jobs meet. Start ddprun with `--rdzv-backend=c10d "
       "--rdzv-endpoint=HOST:PORT`",
       "ddp-rendezvous");
-  bool show_version = false;
+  bool show_version = false, show_man_page = false;
+  app.add_flag("--print-man-page", show_man_page, "For the build")->group("");  // an empty group: not in the help
   app.add_flag("--version", show_version, "Print the version and exit");
   ServeJobs jobs;
   declare_place(app, jobs.port, jobs.hosts);
@@ -105,6 +107,9 @@ std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vect
   } catch (const CLI::ParseError& error) {
     throw CommandLineError(error.what());
   }
+  if (show_man_page)
+    return ShowText{base::man_page("ddp-rendezvous", "serves the endpoint where the nodes of jobs meet", version,
+                                   app.help() + "\n" + store->help("ddp-rendezvous"))};
   if (show_version) return ShowText{"ddp-rendezvous " + version + "\n"};
   if (jobs.log.directory && (jobs.log.directory->empty() || store->parsed()))
     throw CommandLineError(store->parsed() ? "--log-dir: a store alone has no jobs that end"

@@ -44,7 +44,8 @@ pip install --no-index --upgrade "$wheel"
 
 export PATH=$scratch/venv/bin:$PATH
 unset PYTHONPATH DDP_LIBRARY
-for file in bin/ddprun bin/ddp-rendezvous share/man/man1/ddprun.1 share/bash-completion/completions/ddprun \
+for file in bin/ddprun bin/ddp-rendezvous share/man/man1/ddprun.1 share/man/man1/ddp-rendezvous.1 \
+  share/bash-completion/completions/ddprun \
   share/zsh/site-functions/_ddprun share/fish/vendor_completions.d/ddprun.fish share/doc/ddprun/LICENSE; do
   [ -s "$scratch/venv/$file" ] || fail "the wheel lacks $file"
 done

@@ -22,6 +22,11 @@ for source in "$here/consumer" "$scratch/c_consumer" "$scratch/example"; do
 done
 
 grep -q -- 'rdzv.-endpoint' "$scratch/prefix/share/man/man1/ddprun.1" || { echo "no man page"; exit 1; }
+for program in "$scratch"/prefix/bin/*; do
+  page=$scratch/prefix/share/man/man1/$(basename "$program").1
+  [ -s "$page" ] || { echo "$(basename "$program") has no man page"; exit 1; }
+  grep -qF '\-\-version' "$page" || { echo "$page does not list the options"; exit 1; }
+done
 for program in consumer/ten_lines c_consumer/c_lines; do
   out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/build/$program")
   [ "$out" = "3 ranks, sum 6" ] || { echo "unexpected output of $program: $out"; exit 1; }

@@ -50,6 +50,7 @@ TEST(ManPage, HasEveryOptionAndTheVersion) {
   }
   EXPECT_THAT(page, HasSubstr("1.2\\-3"));
   EXPECT_THAT(page, HasSubstr(".SS failures and signals\n"));
+  EXPECT_THAT(page, HasSubstr(".SH SEE ALSO\n.BR ddp\\-rendezvous (1),\n.BR ddp\\-bench (1)\n"));
 }
 
 }  // namespace
