@@ -7,8 +7,11 @@ add_custom_target(packaged DEPENDS ddprun ddp-rendezvous ddp-bench ddp ddprun_ma
                   ddp_bench_man_page ddprun_completions)
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # nor does cpack then build tests and benchmarks, which are not in them
 
-install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES CHANGELOG.md LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+# Each example is a project of its own. The CMakeLists.txt of their folder is only for this tree.
+install(DIRECTORY examples slurm DESTINATION ${CMAKE_INSTALL_DATADIR}/ddprun
+        REGEX "examples/CMakeLists\\.txt$" EXCLUDE)
 install(DIRECTORY deploy/kubernetes DESTINATION ${CMAKE_INSTALL_DATADIR}/ddprun)
 # Not enabled: what listens on a port does so when somebody has said so.
 install(FILES deploy/systemd/ddp-rendezvous.service DESTINATION lib/systemd/system)

@@ -9,7 +9,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 cmake --install "$build" --prefix "$scratch/prefix" >/dev/null
-cp -r "$here/../../examples/train_breast_cancer" "$scratch/example"
+cp -r "$scratch/prefix/share/ddprun/examples/train_breast_cancer" "$scratch/example"
 cp -r "$here/c_consumer" "$scratch/c_consumer"  # its source is the program in the document
 # shellcheck disable=SC2016  # these backticks begin and end code in Markdown
 sed -n '/^```c$/,/^```$/ { /^```/ !p }' "$here/../../docs/c_interface.md" >"$scratch/c_consumer/c_lines.c"
