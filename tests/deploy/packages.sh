@@ -14,7 +14,7 @@ dpkg-deb -x "$scratch"/packages/*.deb "$scratch/deb"
 
 diff -r "$scratch/tar" "$scratch/deb/usr" || fail "the .deb and the .tar.gz differ"
 for file in bin/ddprun bin/ddp-rendezvous bin/ddp-bench include/ddp/ddp.hpp lib/cmake/ddp/ddp-config.cmake \
-  share/man/man1/ddprun.1 share/man/man1/ddp-rendezvous.1 share/man/man1/ddp-bench.1 \
+  share/man/man1/ddprun.1 share/man/man1/ddp-rendezvous.1 share/man/man1/ddp-bench.1 share/pkgconfig/ddp.pc \
   share/ddprun/examples/train_elastic/main.cpp share/ddprun/slurm/one_node.sbatch \
   share/doc/ddprun/CHANGELOG.md share/bash-completion/completions/ddprun share/zsh/site-functions/_ddprun \
   share/fish/vendor_completions.d/ddprun.fish share/ddprun/kubernetes/train.yaml \

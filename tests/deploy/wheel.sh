@@ -49,7 +49,14 @@ for file in bin/ddprun bin/ddp-rendezvous share/man/man1/ddprun.1 share/man/man1
   share/zsh/site-functions/_ddprun share/fish/vendor_completions.d/ddprun.fish share/doc/ddprun/LICENSE; do
   [ -s "$scratch/venv/$file" ] || fail "the wheel lacks $file"
 done
+[ "$(ddprun --version)" = "ddprun $version" ] || fail "ddprun is of another version: $(ddprun --version)"
 [ "$(ddprun --version)" = "$(python -m ddprun --version)" ] || fail "python -m ddprun is another program"
+of_libddp=$(python -c 'import ctypes, pathlib, sys
+from importlib.metadata import version; assert version("ddprun") == sys.argv[1], version("ddprun")
+import ddprun; [library] = pathlib.Path(ddprun.__file__).parent.glob("libddp.so*")
+function = ctypes.CDLL(str(library)).ddp_version; function.restype = ctypes.c_char_p; print(function().decode())
+' "$version") || fail "the wheel has no version $version"
+[ "$of_libddp" = "$version" ] || fail "the wheel is of version $version, its libddp of $of_libddp"
 ddp-rendezvous --version >"$scratch/log" || fail "ddp-rendezvous does not run"
 for group in torch.distributed.backends torch.backends; do  # where PyTorch looks for backends
   python -c 'import sys; from importlib.metadata import entry_points

@@ -27,6 +27,24 @@ for program in "$scratch"/prefix/bin/*; do
   [ -s "$page" ] || { echo "$(basename "$program") has no man page"; exit 1; }
   grep -qF '\-\-version' "$page" || { echo "$page does not list the options"; exit 1; }
 done
+
+# One version, whoever is asked.
+version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\) .*/\1/p' "$here/../../CMakeLists.txt")
+is_version() { [ "$2" = "$version" ] || { echo "$1 says version '$2' in place of $version"; exit 1; }; }
+for program in ddprun ddp-rendezvous ddp-bench; do
+  is_version "$program --version" "$("$scratch/prefix/bin/$program" --version | sed "s/^$program //")"
+done
+if command -v pkg-config >/dev/null; then
+  # The tree may have been moved: pkg-config finds it from the place of the file.
+  PKG_CONFIG_PATH=$(dirname "$(find "$scratch/prefix" -name ddp.pc)")
+  export PKG_CONFIG_PATH
+  is_version "pkg-config ddp" "$(pkg-config --modversion ddp)"
+  # shellcheck disable=SC2046  # several words
+  "$c_compiler" -std=c11 "$here/pkg_config_consumer/version.c" -o "$scratch/version" $(pkg-config --cflags --libs ddp)
+  is_version "a C program of pkg-config" "$(LD_LIBRARY_PATH=$(pkg-config --variable=libdir ddp) "$scratch/version")"
+else
+  echo "skipped: a C program by pkg-config, because pkg-config is not installed"
+fi
 for program in consumer/ten_lines c_consumer/c_lines; do
   out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/build/$program")
   [ "$out" = "3 ranks, sum 6" ] || { echo "unexpected output of $program: $out"; exit 1; }
