@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the real peers of the tests. Without an argument, both parts:
 #   packages  Debian's: the shells that completions are for, Slurm, the mpiruns, ssh and its server, what makes a bare
-#             Debian, pkg-config, and what checks a systemd unit
+#             Debian and an .rpm, pkg-config, and what checks a systemd unit
 #   python    PyTorch and others (tests/interop/requirements.txt, about 4.7 GB) in a Python environment of their own,
 #             build/interop/venv. It is made once, and again only if the versions asked for have changed.
 set -eu
@@ -21,7 +21,7 @@ case "$part" in
 esac
 if [ "$part" != python ]; then
   ./deploy/install_packages.sh zsh fish slurm-wlm openmpi-bin mpich openssh-client openssh-server debootstrap \
-    systemd pkgconf
+    systemd rpm pkgconf
   python3 -c 'import ensurepip, venv' 2>/dev/null || ./deploy/install_packages.sh python3-venv
 fi
 [ "$part" = packages ] && exit 0

@@ -3,6 +3,7 @@
 # them asks for of the system.
 set -eu
 build=$1
+here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 fail() { printf 'error: %s\n' "$@"; exit 1; }
@@ -13,6 +14,21 @@ tar -C "$scratch/tar" --strip-components=1 -xf "$scratch"/packages/*.tar.gz
 dpkg-deb -x "$scratch"/packages/*.deb "$scratch/deb"
 
 diff -r "$scratch/tar" "$scratch/deb/usr" || fail "the .deb and the .tar.gz differ"
+version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\) .*/\1/p' "$here/../../CMakeLists.txt")
+[ "$(dpkg-deb -f "$scratch"/packages/*.deb Version)" = "$version" ] || fail "the .deb has another version than $version"
+if command -v rpmbuild >/dev/null; then
+  rpm=$(echo "$scratch"/packages/*.rpm)
+  mkdir "$scratch/rpm"
+  (cd "$scratch/rpm" && cmake -E tar xf "$rpm")
+  diff -r "$scratch/rpm/usr" "$scratch/deb/usr" || fail "the .rpm and the .deb differ"
+  [ "$(rpm -qp --queryformat '%{VERSION}' "$rpm")" = "$version" ] || fail "the .rpm has another version than $version"
+  needs=$(rpm -qp --requires "$rpm" | grep -vE '^(rpmlib|/bin/sh)' || true)
+  [ "$needs" = "glibc >= 2.28" ] || fail "the .rpm requires: $needs"
+  of_others=$(rpm -qpl "$rpm" | grep -vE 'ddp|^/usr/share/doc/ddprun' || true)
+  [ -z "$of_others" ] || fail "folders in the .rpm that other packages own:" "$of_others"
+else
+  echo "not checked: the .rpm, because rpmbuild is not installed; ./test.sh --interop installs it"
+fi
 for file in bin/ddprun bin/ddp-rendezvous bin/ddp-bench include/ddp/ddp.hpp lib/cmake/ddp/ddp-config.cmake \
   share/man/man1/ddprun.1 share/man/man1/ddp-rendezvous.1 share/man/man1/ddp-bench.1 share/pkgconfig/ddp.pc \
   share/ddprun/examples/train_elastic/main.cpp share/ddprun/slurm/one_node.sbatch \
