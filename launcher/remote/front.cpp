@@ -28,6 +28,7 @@
 #include "launcher/remote/host_link.hpp"
 #include "launcher/remote/hosts_core.hpp"
 #include "launcher/remote/node_service.hpp"
+#include "launcher/remote/repeated_reports.hpp"
 #include "launcher/remote/ssh_command.hpp"
 #include "rendezvous/membership/failure.hpp"
 
@@ -76,9 +77,7 @@ class Front {
     for (std::size_t i = 0; i < job.hosts.size(); ++i)
       links_.push_back(std::make_unique<HostLink>(
           io_, HostLink::Handlers{[this, i] { connected(i); },
-                                  [this, i](int stream, std::string_view bytes) {
-                                    console_.feed({static_cast<int>(i), stream}, bytes);
-                                  },
+                                  [this, i](int stream, std::string_view bytes) { show(i, stream, bytes); },
                                   [this, i](std::string_view line) { note(name(i) + " (ssh): " + std::string(line)); },
                                   [this] { input_.want(); }, [this, i](const HostLink::End& end) { ended(i, end); }}));
     unreached_.resize(job.hosts.size());
@@ -123,6 +122,15 @@ class Front {
   }
 
   void print(const std::string& line) { console_.print(base::printable(line)); }
+
+  // Workers' lines that have no prefix may look like a report, and are not held back.
+  void show(std::size_t host, int stream, std::string_view bytes) {
+    const LineMerger::Source source{static_cast<int>(host), stream};
+    if (stream == 2 && job_.prefixes_workers)
+      console_.feed(source, reports_.feed(host, bytes));
+    else
+      console_.feed(source, bytes);
+  }
 
   // --- the address of the first host ---
 
@@ -183,6 +191,7 @@ class Front {
       --connecting_;
       connect_more();
     }
+    console_.feed({static_cast<int>(host), 2}, reports_.end(host));
     console_.end({static_cast<int>(host)});
     if (!core_.has_started()) {
       unreached_[host] = end.reason;
@@ -332,6 +341,7 @@ class Front {
   asio::posix::stream_descriptor signals_;
   Console console_;
   FrontInput input_;
+  RepeatedReports reports_;
   HostsCore core_;
   asio::steady_timer core_timer_, alive_timer_, ask_timer_;
   std::string first_address_, configuration_;

@@ -63,6 +63,16 @@ TEST_F(DdprunSsh, EndsWithTheExitCodeOfTheJob) {
   EXPECT_TRUE(job.is_gone_within());
 }
 
+TEST_F(DdprunSsh, ReportOfAFailureIsShownOnce) {
+  const Sshd sshd;
+  Job job(on_hosts(sshd, "[ $RANK = 1 ] && exit 5; " + kStay, {"--hosts=a,b,localhost"}));
+  EXPECT_EQ(job.wait(), 5) << job.err();
+  const auto first = job.err().find("error: rank 1 ended with exit code 5");
+  ASSERT_NE(first, std::string::npos) << job.err();
+  EXPECT_THAT(job.err().substr(first), AllOf(ContainsRegex("where: host .*, round 0"), HasSubstr("try:   ")));
+  EXPECT_EQ(job.err().find("error: ", first + 1), std::string::npos) << job.err();
+}
+
 TEST_F(DdprunSsh, HostFileGivesTheWorkers) {
   const Sshd sshd;
   const auto file = sshd.folder() + "/machines";
