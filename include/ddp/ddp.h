@@ -75,6 +75,9 @@ DDP_C_EXPORT size_t ddp_last_error_ranks(int32_t* ranks, size_t capacity);
 /* For callbacks: says why the callback is about to return another status than DDP_OK. */
 DDP_C_EXPORT void ddp_set_last_error(const char* text);
 
+/* The same, with the ranks that a DDP_TIMEOUT or DDP_RANK_FAILURE names. */
+DDP_C_EXPORT void ddp_set_last_error_of_ranks(const char* text, const int32_t* ranks, size_t rank_count);
+
 /* The version of the library, such as "0.1.0". */
 DDP_C_EXPORT const char* ddp_version(void);
 
@@ -192,6 +195,10 @@ DDP_C_EXPORT ddp_status ddp_group_get_info(ddp_group group, ddp_group_info* info
 /* Gives up on the group, from any thread: its calls return DDP_ABORTED on this rank, and DDP_RANK_FAILURE on others as
    soon as they need this rank. */
 DDP_C_EXPORT ddp_status ddp_group_abort(ddp_group group, const char* reason);
+
+/* DDP_OK, or DDP_ROUND_OVER or DDP_ABORTED if the group was given up: for a program that waits for something else than
+   a call of the group. It asks no other rank, so DDP_OK does not mean that all ranks are well. From any thread. */
+DDP_C_EXPORT ddp_status ddp_group_check(ddp_group group);
 
 /* Whether the program is to write its checkpoint and end with 0 now. Each process calls it once for each step, with one
    group, from one thread. */
@@ -445,6 +452,73 @@ typedef struct ddp_loaded_checkpoint {
 
 /* Collective: fills all tensors from the newest checkpoint that is complete and valid. */
 DDP_C_EXPORT ddp_status ddp_checkpoints_load(ddp_checkpoints checkpoints, ddp_loaded_checkpoint* loaded);
+
+/* --- Training that goes on in the same processes when a rank fails (ddp/elastic.hpp) ------------------------------ */
+
+/* What a rank must have to go on where another one was. */
+typedef struct ddp_elastic_state_handle* ddp_elastic_state;
+
+/* State whose size changes, or that has no fixed place in memory: the program makes the copies and sends them itself.
+   It has two copies in turns, so that a call that fails leaves the copy before whole. If a callback returns another
+   status than DDP_OK, the call that made it returns that status.
+   Threads: only a thread that is in a call with the state calls them. `context` must stay valid until the state is
+   destroyed and no such call is under way. */
+typedef struct ddp_elastic_contents {
+  size_t struct_size; /* sizeof(ddp_elastic_contents) */
+  void* context;      /* what each callback gets */
+  /* Makes a copy, which is the newest one when it returns DDP_OK. */
+  ddp_status (*commit)(void* context);
+  /* Goes back to the newest copy. There is one. */
+  ddp_status (*restore)(void* context);
+  /* Collective: all ranks get the newest copy of rank `source`, or what its memory holds if it has none, by calls of
+     the group, and keep that aside. The group is valid until the callback returns. */
+  ddp_status (*fetch)(void* context, ddp_group group, int32_t source);
+  /* All ranks have it: what fetch got is the newest copy now, and the state. */
+  ddp_status (*adopt)(void* context);
+} ddp_elastic_contents;
+
+/* contents NULL: the state has nothing but what ddp_elastic_state_add() adds. */
+DDP_C_EXPORT ddp_status ddp_elastic_state_create(const ddp_elastic_contents* contents, ddp_elastic_state* state);
+DDP_C_EXPORT ddp_status ddp_elastic_state_destroy(ddp_elastic_state state);
+
+/* Memory of this process, not of a GPU, which stays at its place for the life of the state. All ranks add the same, in
+   the same order, before the first commit. */
+DDP_C_EXPORT ddp_status ddp_elastic_state_add(ddp_elastic_state state, void* values, size_t bytes);
+
+/* Keeps a copy: what a failure goes back to. All ranks call it at the same steps. */
+DDP_C_EXPORT ddp_status ddp_elastic_state_commit(ddp_elastic_state state);
+
+/* How many commits made the state, over all rounds and whichever ranks made them; 0 before the first. */
+DDP_C_EXPORT ddp_status ddp_elastic_state_commits(ddp_elastic_state state, uint64_t* commits);
+
+/* Options of ddp_run_elastic(). */
+typedef struct ddp_elastic_options {
+  size_t struct_size;            /* sizeof(ddp_elastic_options) */
+  const ddp_init_options* group; /* of the group of each round */
+  int64_t seat_timeout_ms;       /* longest wait for a part in the next round; 0: 900,000 */
+} ddp_elastic_options;
+
+/* Runs `train` in one round after another, until it has returned DDP_OK on all ranks. The group is the library's, and
+   is destroyed when `train` returns: before that the program destroys all that was made of it.
+
+   A `train` that ends because of a failure returns the status of the call that failed: DDP_TIMEOUT, DDP_RANK_FAILURE,
+   DDP_ABORTED or DDP_ROUND_OVER. The state goes back to the newest commit then, and `train` is called again in the next
+   round, with another group. With any other status ddp_run_elastic() returns that status.
+
+   If ddprun did not start this process, it calls `train` once, and returns each status.
+   Threads: `train` and the callbacks of the state run on the thread of the call. One call at a time in a process. */
+DDP_C_EXPORT ddp_status ddp_run_elastic(ddp_elastic_state state, ddp_status (*train)(void* context, ddp_group world),
+                                        void* context, const ddp_elastic_options* options);
+
+/* The launcher's store in the present round of this process, which the environment says of the first round only. */
+typedef struct ddp_launcher_store {
+  size_t struct_size; /* sizeof(ddp_launcher_store) */
+  uint32_t port;      /* 0: the launcher has no store */
+  char host[260];     /* a name or an address, ended by 0 */
+} ddp_launcher_store;
+
+/* Where the store is now. */
+DDP_C_EXPORT ddp_status ddp_get_launcher_store(ddp_launcher_store* store);
 
 #ifdef __cplusplus
 }

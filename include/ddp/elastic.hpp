@@ -73,6 +73,29 @@ struct HasPlainContents<T, true> : IsPlain<typename HasData<T>::Element> {};
 
 }  // namespace detail
 
+// State whose size changes, or that has no fixed place in memory: the program makes the copies and sends them itself.
+// ElasticState decides when.
+//
+// Memory: two copies in turns, so that a commit or a transfer that fails leaves the one before whole.
+// Threads: those of ElasticState.
+class DDP_EXPORT ElasticContents {
+ public:
+  virtual ~ElasticContents();
+
+  // Makes a copy. It is the newest one when commit() returns.
+  virtual void commit() = 0;
+
+  // Goes back to the newest copy. There is one.
+  virtual void restore() = 0;
+
+  // Collective: all ranks get the newest copy of rank `source`, or what its memory holds if it has none, and keep that
+  // aside.
+  virtual void fetch(ProcessGroup& group, int source) = 0;
+
+  // All ranks have it: what fetch() got is the newest copy now, and the state.
+  virtual void adopt() = 0;
+};
+
 // What a rank must have to go on where another one was. The same entries, in the same order and sizes, on all ranks.
 //
 // Memory: three times the state: the user's own, and two copies in turns, so that a commit that fails half-way
@@ -114,6 +137,9 @@ class DDP_EXPORT ElasticState {
     static_assert(!detail::HasData<T>::value, "a span or view holds a pointer: add() takes what it shows");
     add_bytes(&value, sizeof value);
   }
+
+  // Beside the entries, on all ranks or on none; at most one. Throws as add().
+  void set_contents(std::shared_ptr<ElasticContents> contents);
 
   // Keeps a copy; of a GPU's memory behind the work of the default stream: other streams are the caller's to wait for.
   // Numbered by the round of the last sync and a count, and so ordered over all ranks of the job.

@@ -47,6 +47,16 @@ TEST_P(CInterface, AllRanksStopAtOneStep) {
   expect_said_by_all(job.out(), "stop", ranks);
 }
 
+TEST_P(CInterface, SurvivorsOfAKilledRankKeepTheirProcessAndGoOnFromTheLastCommit) {
+  const int ranks = GetParam();
+  Job job({"--standalone", "--nproc-per-node=" + std::to_string(ranks), "--max-restarts=1", built("c_interface_worker"),
+           "elastic"});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  expect_said_by_all(job.out(), "elastic", ranks);
+}
+
+TEST_P(CInterface, ErrorsOfElasticTrainingAreNoFurtherRound) { expect_part_to_pass("elastic_errors", GetParam()); }
+
 INSTANTIATE_TEST_SUITE_P(OfRanks, CInterface, ::testing::Values(2, 3), ::testing::PrintToStringParamName());
 
 void expect_alone_to_pass(const std::string& part) {

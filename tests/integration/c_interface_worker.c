@@ -4,6 +4,7 @@
 
 #include <ddp/ddp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -588,6 +589,186 @@ static void run_rank_failure(void) {
   OK(ddp_group_destroy(group));
 }
 
+/* --- Elastic training: the last rank kills itself once, and its replacement goes on with what the others have. */
+
+enum { kElasticSteps = 6, kStepOfDeath = 3 };
+
+/* State that grows: it has the rank count of each committed step. */
+struct History {
+  int32_t steps[2 * kElasticSteps];
+  int32_t step_count;
+};
+
+static struct {
+  int64_t step, sum;
+  struct History history, copies[2];
+  int newest, fetched; /* indexes of copies; newest -1: none */
+  int rounds, restores;
+  ddp_elastic_state state;
+} elastic = {.newest = -1, .fetched = -1};
+
+static int older_copy(void) { return elastic.newest == 0 ? 1 : 0; }
+
+static ddp_status commit_history(void* context) {
+  CHECK(context == &elastic);
+  const int older = older_copy();
+  elastic.copies[older] = elastic.history;
+  elastic.newest = older;
+  return DDP_OK;
+}
+
+static ddp_status restore_history(void* context) {
+  CHECK(context == &elastic && elastic.newest >= 0);
+  elastic.history = elastic.copies[elastic.newest];
+  ++elastic.restores;
+  return DDP_OK;
+}
+
+static ddp_status fetch_history(void* context, ddp_group group, int32_t source) {
+  CHECK(context == &elastic);
+  const int own = elastic.newest >= 0 ? elastic.newest : older_copy();
+  if (info_of(group).rank != source) {
+    elastic.fetched = older_copy();
+  } else {
+    if (elastic.newest < 0) elastic.copies[own] = elastic.history;
+    elastic.fetched = own;
+  }
+  struct History* const fetched = &elastic.copies[elastic.fetched];
+  return ddp_broadcast(group, fetched, sizeof *fetched, DDP_UINT8, source, NULL, NULL);
+}
+
+static ddp_status adopt_history(void* context) {
+  CHECK(context == &elastic);
+  elastic.newest = elastic.fetched;
+  elastic.history = elastic.copies[elastic.newest];
+  return DDP_OK;
+}
+
+/* The address of the launcher's store is the same on all ranks, and in the environment of those that began now. */
+static void check_launcher_store(ddp_group group, bool began_now) {
+  ddp_launcher_store store = {.struct_size = sizeof store};
+  OK(ddp_get_launcher_store(&store));
+  CHECK(store.port != 0 && store.host[0] != '\0');
+  int64_t lowest = store.port, highest = store.port;
+  OK(ddp_all_reduce(group, &lowest, 1, DDP_INT64, DDP_MIN, NULL, NULL));
+  OK(ddp_all_reduce(group, &highest, 1, DDP_INT64, DDP_MAX, NULL, NULL));
+  CHECK(lowest == highest);
+  if (began_now) CHECK((unsigned long)store.port == strtoul(getenv("MASTER_PORT"), NULL, 10));
+}
+
+/* Rank 0 makes no call of the group meanwhile, and still hears of the end of the round. */
+static ddp_status wait_for_the_end_of_the_round(ddp_group group) {
+  const struct timespec pause = {.tv_nsec = 1000000};
+  for (int i = 0; i < kPatienceMs; ++i) {
+    const ddp_status status = ddp_group_check(group);
+    if (status != DDP_OK) return status;
+    nanosleep(&pause, NULL);
+  }
+  return DDP_OK;
+}
+
+static ddp_status train_elastic(void* context, ddp_group group) {
+  CHECK(context == &elastic.rounds);
+  const ddp_group_info info = info_of(group);
+  const bool is_replacement = strcmp(getenv("TORCHELASTIC_RESTART_COUNT"), "0") != 0;
+  const bool is_first_round = ++elastic.rounds == 1 && !is_replacement;
+  check_launcher_store(group, elastic.rounds == 1);
+  CHECK(elastic.step == (is_first_round ? 0 : kStepOfDeath));
+  while (elastic.step < kElasticSteps) {
+    elastic.history.steps[elastic.history.step_count++] = info.rank_count;
+    if (is_first_round && elastic.step == kStepOfDeath && info.rank == info.rank_count - 1) raise(SIGKILL);
+    int64_t one = elastic.step + 1;
+    const bool only_waits = is_first_round && elastic.step == kStepOfDeath && info.rank == 0;
+    const ddp_status status = only_waits ? wait_for_the_end_of_the_round(group)
+                                         : ddp_all_reduce(group, &one, 1, DDP_INT64, DDP_SUM, NULL, NULL);
+    CHECK(!only_waits || status == DDP_ROUND_OVER);
+    if (status != DDP_OK) {
+      elastic.sum = elastic.step = -1; /* what a step leaves that fails */
+      return status;
+    }
+    elastic.sum += one;
+    ++elastic.step;
+    OK(ddp_elastic_state_commit(elastic.state));
+    uint64_t commits = 0;
+    OK(ddp_elastic_state_commits(elastic.state, &commits));
+    CHECK(commits == (uint64_t)elastic.step);
+  }
+  CHECK(elastic.sum == (int64_t)info.rank_count * kElasticSteps * (kElasticSteps + 1) / 2);
+  CHECK(elastic.history.step_count == kElasticSteps);
+  for (int i = 0; i < kElasticSteps; ++i) CHECK(elastic.history.steps[i] == info.rank_count);
+  CHECK(elastic.rounds == (is_replacement ? 1 : 2) && elastic.restores == elastic.rounds - 1);
+  return DDP_OK;
+}
+
+static void run_elastic(void) {
+  const ddp_elastic_contents contents = {.struct_size = sizeof contents,
+                                         .context = &elastic,
+                                         .commit = commit_history,
+                                         .restore = restore_history,
+                                         .fetch = fetch_history,
+                                         .adopt = adopt_history};
+  OK(ddp_elastic_state_create(&contents, &elastic.state));
+  OK(ddp_elastic_state_add(elastic.state, &elastic.step, sizeof elastic.step));
+  OK(ddp_elastic_state_add(elastic.state, &elastic.sum, sizeof elastic.sum));
+  if (strcmp(getenv("RANK"), "0") != 0) elastic.sum = 77; /* all ranks begin with rank 0's */
+  const ddp_init_options group = {.struct_size = sizeof group, .timeout_ms = kPatienceMs};
+  const ddp_elastic_options options = {.struct_size = sizeof options, .group = &group, .seat_timeout_ms = kPatienceMs};
+  OK(ddp_run_elastic(elastic.state, train_elastic, &elastic.rounds, &options));
+  OK(ddp_elastic_state_destroy(elastic.state));
+}
+
+static ddp_status fail_in_training(void* context, ddp_group group) {
+  OK(ddp_barrier(group, NULL, NULL));
+  ddp_set_last_error("the data is on fire");
+  return *(const ddp_status*)context;
+}
+
+static ddp_status fail_callback(void* context) {
+  (void)context;
+  ddp_set_last_error("no room");
+  return DDP_OUT_OF_MEMORY;
+}
+
+static ddp_group kept;
+
+static ddp_status keep_the_group(void* context, ddp_group group) {
+  (void)context;
+  kept = group;
+  return DDP_OK;
+}
+
+/* What is no failure of the group is returned, and there is no further round. */
+static void run_elastic_errors(void) {
+  ddp_elastic_contents contents = {.struct_size = sizeof contents,
+                                   .context = &elastic,
+                                   .commit = fail_callback,
+                                   .restore = restore_history,
+                                   .fetch = fetch_history};
+  ddp_elastic_state state = NULL;
+  FAILS(DDP_INVALID_ARGUMENT, "a callback is NULL", ddp_elastic_state_create(&contents, &state));
+  FAILS(DDP_INVALID_ARGUMENT, "state is NULL", ddp_elastic_state_create(NULL, NULL));
+  contents.adopt = adopt_history;
+  OK(ddp_elastic_state_create(&contents, &state));
+  FAILS(DDP_OUT_OF_MEMORY, "no room", ddp_elastic_state_commit(state));
+  FAILS(DDP_INVALID_ARGUMENT, "committed or synced already", ddp_elastic_state_add(state, &state, sizeof state));
+  uint64_t commits = 1;
+  OK(ddp_elastic_state_commits(state, &commits));
+  CHECK(commits == 0);
+  FAILS(DDP_INVALID_ARGUMENT, "train is NULL", ddp_run_elastic(state, NULL, NULL, NULL));
+  const ddp_status statuses[] = {DDP_ERROR, DDP_GRADIENT_ERROR, DDP_INVALID_ARGUMENT};
+  for (size_t i = 0; i < sizeof statuses / sizeof *statuses; ++i) {
+    ddp_status status = statuses[i];
+    FAILS(statuses[i], "the data is on fire", ddp_run_elastic(state, fail_in_training, &status, NULL));
+  }
+  OK(ddp_elastic_state_destroy(state));
+  FAILS(DDP_INVALID_ARGUMENT, "ddp_elastic_state was destroyed", ddp_elastic_state_commit(state));
+
+  OK(ddp_elastic_state_create(NULL, &state));
+  OK(ddp_run_elastic(state, keep_the_group, NULL, NULL));
+  FAILS(DDP_INVALID_ARGUMENT, "ddp_group was destroyed", ddp_barrier(kept, NULL, NULL));
+  OK(ddp_elastic_state_destroy(state));
+}
+
 static void run_stop(void) {
   ddp_group group = world();
   int32_t should_stop = 0, calls = 0, last = 0;
@@ -664,7 +845,9 @@ static void run_exit(void) {
 static void run_abort(void) {
   ddp_group group = world();
   OK(ddp_barrier(group, NULL, NULL));
+  OK(ddp_group_check(group));
   OK(ddp_group_abort(group, "the moon is wrong"));
+  FAILS(DDP_ABORTED, "the process group was aborted", ddp_group_check(group));
   FAILS(DDP_ABORTED, "the moon is wrong", ddp_barrier(group, NULL, NULL));
   OK(ddp_group_destroy(group));
 }
@@ -882,6 +1065,8 @@ int main(int argc, char** argv) {
                {"wrong_input", run_wrong_input},
                {"rank_failure", run_rank_failure},
                {"abort", run_abort},
+               {"elastic", run_elastic},
+               {"elastic_errors", run_elastic_errors},
                {"stop", run_stop},
                {"fork", run_fork},
                {"exit", run_exit},

@@ -100,6 +100,16 @@ inline CollectiveOptions collective_options(const ddp_collective_options& given,
   return options;
 }
 
+inline InitOptions init_options(const ddp_init_options* given) {
+  const ddp_init_options read = read_struct(given, "ddp_init_options");
+  InitOptions options;
+  options.backend = text_or_empty(read.backend);
+  if (read.timeout_ms != 0) options.timeout = std::chrono::milliseconds(read.timeout_ms);
+  if (read.device != nullptr) options.device = *read.device;
+  options.share_device = read.share_device != 0;
+  return options;
+}
+
 // rank_count * count, of a range that has a part for each rank.
 inline std::size_t count_of_all(const ProcessGroup& group, std::size_t count) {
   std::size_t all = 0;
@@ -155,6 +165,8 @@ static_assert(DDP_ENDS_WITH(ddp_init_options, reserved) && DDP_ENDS_WITH(ddp_gro
 static_assert(DDP_ENDS_WITH(ddp_collective_options, factor) && DDP_ENDS_WITH(ddp_tensor, reserved));
 static_assert(DDP_ENDS_WITH(ddp_model_options, stream) && DDP_ENDS_WITH(ddp_checkpoint_options, write_timeout_ms));
 static_assert(DDP_ENDS_WITH(ddp_loaded_checkpoint, reserved));
+static_assert(DDP_ENDS_WITH(ddp_elastic_contents, adopt) && DDP_ENDS_WITH(ddp_elastic_options, seat_timeout_ms));
+static_assert(DDP_ENDS_WITH(ddp_launcher_store, host));
 #undef DDP_ENDS_WITH
 
 static_assert(DDP_FLOAT32 == static_cast<int>(DataType::float32) && DDP_FLOAT64 == static_cast<int>(DataType::float64));

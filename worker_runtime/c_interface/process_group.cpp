@@ -16,6 +16,7 @@
 #include "worker_runtime/c_interface/arguments.hpp"
 #include "worker_runtime/c_interface/objects.hpp"
 #include "worker_runtime/c_interface/status.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp::c_interface {
 
@@ -94,16 +95,6 @@ class CallbackStore : public Store {
 
   ddp_store callbacks_;
 };
-
-InitOptions init_options(const ddp_init_options* given) {
-  const ddp_init_options read = read_struct(given, "ddp_init_options");
-  InitOptions options;
-  options.backend = text_or_empty(read.backend);
-  if (read.timeout_ms != 0) options.timeout = std::chrono::milliseconds(read.timeout_ms);
-  if (read.device != nullptr) options.device = *read.device;
-  options.share_device = read.share_device != 0;
-  return options;
-}
 
 BootstrapOptions bootstrap_options(const ddp_bootstrap* given) {
   const ddp_bootstrap read = read_struct(given, "ddp_bootstrap");
@@ -197,6 +188,10 @@ ddp_status ddp_memory_destroy(ddp_memory memory) {
 
 ddp_status ddp_group_abort(ddp_group group, const char* reason) {
   return call([&] { object_of(group)->abort(text_or_empty(reason)); });
+}
+
+ddp_status ddp_group_check(ddp_group group) {
+  return call([&] { object_of(group)->impl()->require_not_given_up(); });
 }
 
 ddp_status ddp_group_should_stop(ddp_group group, int32_t* should_stop) {

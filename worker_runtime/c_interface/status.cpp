@@ -104,4 +104,13 @@ size_t ddp_last_error_ranks(int32_t* ranks, size_t capacity) {
 
 void ddp_set_last_error(const char* text) { ddp::c_interface::keep(text != nullptr ? text : ""); }
 
+void ddp_set_last_error_of_ranks(const char* text, const int32_t* ranks, size_t rank_count) {
+  try {
+    ddp::c_interface::keep(text != nullptr ? text : "",
+                           ranks != nullptr ? std::vector<int>(ranks, ranks + rank_count) : std::vector<int>());
+  } catch (const std::bad_alloc&) {
+    ddp_set_last_error(text);
+  }
+}
+
 const char* ddp_version(void) { return DDP_LIBRARY_VERSION; }

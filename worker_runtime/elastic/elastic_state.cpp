@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,32 +49,38 @@ void require_same_entries(const std::vector<Offer>& offers) {
 class ElasticState::Impl {
  public:
   void add(void* data, std::size_t bytes, Device device) {
-    if (has_copy_ || is_in_use_)
-      throw InvalidArgument(
-          "an entry is added to elastic state that was committed or synced already"
-          "\ntry:   add every entry first");
+    require_unused();
     entries_.push_back({data, bytes, device});
     bytes_ += bytes;
     layout_.add(bytes);
   }
 
+  void set_contents(std::shared_ptr<ElasticContents> contents) {
+    require_unused();
+    contents_ = std::move(contents);
+  }
+
   void commit() {
     is_in_use_ = true;
     read_into(older());
+    if (contents_) contents_->commit();
     keep_older(round_, count_ + 1);
     agent_link::tell_commits(count_);
   }
 
   void restore() {
     if (device_) device_->wait_for_all();  // a step that failed may have more to write
-    if (has_copy_) write_from(copies_[newest_]);
+    if (!has_copy_) return;
+    write_from(copies_[newest_]);
+    if (contents_) contents_->restore();
   }
 
   void sync(ProcessGroup& group) {
     take_device(group);
     is_in_use_ = true;
-    const auto offers = gather(
-        group, {has_copy_, commit_round_, has_copy_ ? count_ : 0, entries_.size(), bytes_, layout_.value(), round_});
+    const std::uint64_t entries = entries_.size() + (contents_ ? 1 : 0);
+    const auto offers =
+        gather(group, {has_copy_, commit_round_, has_copy_ ? count_ : 0, entries, bytes_, layout_.value(), round_});
     require_same_entries(offers);
     const int root = elastic::source_of(offers, group.device() != Device{});
     const Offer& source = offers[static_cast<std::size_t>(root)];
@@ -86,11 +93,13 @@ class ElasticState::Impl {
       }
     }
     broadcast(group, taken, root);
+    if (contents_) contents_->fetch(group, root);
     group.barrier();  // all have it, or nobody changes anything
     const bool had_commit = source.has_commit != 0;
     keep_older(had_commit ? source.round : group.round(), had_commit ? source.count : 0);
     round_ = group.round();
     write_from(copies_[newest_]);
+    if (contents_) contents_->adopt();
     agent_link::tell_commits(count_);
   }
 
@@ -103,6 +112,13 @@ class ElasticState::Impl {
     Device device;
   };
   using Memory = std::shared_ptr<process_group::DeviceMemory>;
+
+  void require_unused() const {
+    if (has_copy_ || is_in_use_)
+      throw InvalidArgument(
+          "an entry is added to elastic state that was committed or synced already"
+          "\ntry:   add every entry first");
+  }
 
   // Of all entries, one after the other.
   struct Copy {
@@ -204,6 +220,7 @@ class ElasticState::Impl {
   const Memory host_ = process_group::host_memory();
   Memory device_;  // null before a sync with a group on one
   std::vector<Entry> entries_;
+  std::shared_ptr<ElasticContents> contents_;  // may be null
   std::size_t bytes_ = 0;
   base::Fnv1a layout_;  // of the sizes
   std::array<Copy, 2> copies_;
@@ -214,6 +231,8 @@ class ElasticState::Impl {
   std::uint64_t count_ = 0;  // of the newest copy
 };
 
+ElasticContents::~ElasticContents() = default;
+
 ElasticState::ElasticState() : impl_(std::make_unique<Impl>()) {}
 ElasticState::~ElasticState() = default;
 ElasticState::ElasticState(ElasticState&& other) noexcept = default;
@@ -221,6 +240,7 @@ ElasticState& ElasticState::operator=(ElasticState&& other) noexcept = default;
 
 void ElasticState::add(MemoryRange values) { impl_->add(values.data, values.bytes(), values.device); }
 void ElasticState::add_bytes(void* data, std::size_t bytes) { impl_->add(data, bytes, {}); }
+void ElasticState::set_contents(std::shared_ptr<ElasticContents> contents) { impl_->set_contents(std::move(contents)); }
 void ElasticState::commit() { impl_->commit(); }
 void ElasticState::restore() { impl_->restore(); }
 void ElasticState::sync(ProcessGroup& group) { impl_->sync(group); }

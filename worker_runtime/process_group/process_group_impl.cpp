@@ -60,6 +60,12 @@ void ProcessGroup::Impl::add_sub_group(const std::shared_ptr<Impl>& group) {
   if (round_over) group->abort(*round_over, AbortCause::round_over);
 }
 
+void ProcessGroup::Impl::require_not_given_up() {
+  const std::lock_guard lock(mutex_);
+  if (round_over_) throw RoundOver(*round_over_);
+  if (is_aborted_) throw AbortedError("the process group was aborted");
+}
+
 bool ProcessGroup::Impl::has_failed() {
   bool failed = false;
   {

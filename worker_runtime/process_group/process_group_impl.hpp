@@ -47,6 +47,10 @@ class ProcessGroup::Impl {
   void abort(const std::string& reason, process_group::AbortCause cause);
   void add_sub_group(const std::shared_ptr<Impl>& group);
 
+  // Throws RoundOver or AbortedError if the group was given up. From any thread. What only a call finds out does not
+  // count.
+  void require_not_given_up();
+
   // Whether the group is of no further use: it was aborted, or the backend has found so itself. Takes the place of the
   // backend's failure listener.
   bool has_failed();
