@@ -44,13 +44,22 @@ def register():
         answer_for_own_works(name)
 
 
+class Elastic:
+    """Set by ddprun.elastic while `train` runs."""
+
+    world = None  # the handle of the group of all ranks, which libddp owns
+    round = ""    # part of the names of groups: a survivor has made groups of the same names in earlier rounds
+    has_further_groups = False  # whether the program made others. Their errors name ranks by the number in that group.
+
+
 def _create(options, _backend_options):
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):
         raise RuntimeError(f"ddp: PyTorch {torch.__version__} takes no backend that is written in Python\n"
                            "try:   PyTorch 2.15 or newer")
     # Only the group of all ranks is of ddprun's round. The others have ranks that ddprun does not know.
     round_id = None if options.global_ranks_in_group else os.environ.get("DDPRUN_ROUND_ID")
-    return Backend(options.store, options.group_rank, options.group_size, options.timeout, options.group_id, round_id)
+    return Backend(options.store, options.group_rank, options.group_size, options.timeout, options.group_id, round_id,
+                   None if options.global_ranks_in_group else Elastic.world)
 
 
 @functools.lru_cache(maxsize=256)
@@ -87,17 +96,28 @@ os.register_at_fork(after_in_child=_groups.clear)  # a forked child has no part 
 
 
 class Backend(c10d.Backend):
-    def __init__(self, store, rank, size, timeout, name, round_id=None):
+    def __init__(self, store, rank, size, timeout, name, round_id=None, lent=None):
+        """lent: the handle of a group that somebody else destroys. If None, the ranks meet in the store."""
         super().__init__(rank, size)
         self._timeout, self._name = timeout, name
         self._group, self._sequence = libddp.ctypes.c_void_p(), 0
         self._posted = []  # sends and receives that have not begun
         self._coalesced = None  # a list between start_coalescing() and end_coalescing()
         self._lock = threading.RLock()
+        self._is_lent = lent is not None
+        if self._is_lent:
+            self._group = lent
+            _groups.add(self)
+            return
+        if Elastic.world is not None:
+            Elastic.has_further_groups = True
+            # libddp would wait for a rank that has ended until the timeout. This store raises when the round is over.
+            store.set(f"ddp {name} {rank}", b"")
+            store.wait([f"ddp {name} {other}" for other in range(size)], timeout)
         callbacks = callbacks_of(store)
         bootstrap = libddp.Bootstrap(rank=rank, rank_count=size, store=libddp.ctypes.pointer(callbacks),
-                                     name=f"c10d {name}".encode(), round=round_id.encode() if round_id else None,
-                                     **_from_environment())
+                                     name=f"c10d {name}{Elastic.round}".encode(),
+                                     round=round_id.encode() if round_id else None, **_from_environment())
         options = libddp.InitOptions(backend=b"cpu", timeout_ms=milliseconds(timeout))
         checked(libddp.init_process_group, bootstrap, options, self._group)
         _groups.add(self)
@@ -140,7 +160,8 @@ class Backend(c10d.Backend):
                 self._begin_posted()
             finally:
                 group, self._group = self._group, libddp.ctypes.c_void_p()
-                checked(libddp.group_destroy, group)
+                if not self._is_lent:
+                    checked(libddp.group_destroy, group)
 
     def abort(self):
         if self._group:

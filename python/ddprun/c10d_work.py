@@ -19,8 +19,24 @@ def milliseconds(time):
     return max(int(time / datetime.timedelta(milliseconds=1)), 0)
 
 
+# The first failure of a group since forget_failures(). ddprun.elastic asks for it, because the exception that reaches
+# the program may be another one: backward() makes a RuntimeError of it.
+_failures = []
+_FAILURES = {libddp.TIMEOUT, libddp.RANK_FAILURE, libddp.ABORTED, libddp.ROUND_OVER}
+
+
+def first_failure():
+    return _failures[0] if _failures else None
+
+
+def forget_failures():
+    _failures.clear()
+
+
 def error_of(error):
     """The exception of PyTorch for one of libddp."""
+    if error.status in _FAILURES and not _failures:
+        _failures.append(libddp.Error(error.status, error.text, error.ranks))  # a copy holds no frames of `train`
     if error.status == libddp.INVALID_ARGUMENT:
         return ValueError(str(error))
     if error.status == libddp.STORE_ERROR:

@@ -9,16 +9,19 @@ import os
 import pathlib
 
 OK, INVALID_ARGUMENT, MISMATCH, TIMEOUT, RANK_FAILURE = 0, 1, 2, 3, 4  # ddp_status
-STORE_ERROR, OUT_OF_MEMORY = 9, 10
+ABORTED, ROUND_OVER = 5, 6
+STORE_ERROR, OUT_OF_MEMORY, ERROR = 9, 10, 11
 FLOAT32, FLOAT64, INT64, FLOAT16, BFLOAT16, INT32, UINT8, INT8, BOOLEAN, FLOAT8_E4M3FN, FLOAT8_E5M2 = range(11)
 SUM, AVERAGE, PRODUCT, MIN, MAX, PREMUL_SUM = range(6)
 _NAME = "libddp.so.0.1"
 
 
 class Error(Exception):
-    def __init__(self, status, text):
+    """ranks: those that a TIMEOUT or RANK_FAILURE names"""
+
+    def __init__(self, status, text, ranks=()):
         super().__init__(text)
-        self.status = status
+        self.status, self.text, self.ranks = status, text, ranks
 
 
 class _Struct(ctypes.Structure):
@@ -37,6 +40,8 @@ _wait = ctypes.CFUNCTYPE(_status, ctypes.c_void_p, ctypes.POINTER(_text), ctypes
 _remove = ctypes.CFUNCTYPE(_status, ctypes.c_void_p, _text, _milliseconds)
 Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _status)
 Calls = ctypes.CFUNCTYPE(_status, ctypes.c_void_p)
+Train = ctypes.CFUNCTYPE(_status, ctypes.c_void_p, ctypes.c_void_p)
+_fetch = ctypes.CFUNCTYPE(_status, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
 
 
 class Store(_Struct):
@@ -61,6 +66,26 @@ class CollectiveOptions(_Struct):
                 ("tag", ctypes.c_int32)]
 
 
+class GroupInfo(_Struct):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("rank", ctypes.c_int32), ("rank_count", ctypes.c_int32),
+                ("local_rank", ctypes.c_int32), ("local_rank_count", ctypes.c_int32), ("is_on_gpu", ctypes.c_int32),
+                ("device_index", ctypes.c_int32), ("timeout_ms", _milliseconds), ("round", ctypes.c_char * 64)]
+
+
+class ElasticContents(_Struct):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("context", ctypes.c_void_p), ("commit", Calls), ("restore", Calls),
+                ("fetch", _fetch), ("adopt", Calls)]
+
+
+class ElasticOptions(_Struct):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("group", ctypes.POINTER(InitOptions)),
+                ("seat_timeout_ms", _milliseconds)]
+
+
+class LauncherStore(_Struct):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("port", ctypes.c_uint32), ("host", ctypes.c_char * 260)]
+
+
 _handle, _place, _pointer, _size, _number = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, \
     ctypes.c_size_t, ctypes.c_int32
 _numbers, _sizes, _options = ctypes.POINTER(_number), ctypes.POINTER(_size), ctypes.POINTER(CollectiveOptions)
@@ -68,6 +93,9 @@ _SIGNATURES = {
     "init_process_group": (ctypes.POINTER(Bootstrap), ctypes.POINTER(InitOptions), _place),
     "group_destroy": (_handle,),
     "group_abort": (_handle, _text),
+    "group_check": (_handle,),
+    "group_get_info": (_handle, ctypes.POINTER(GroupInfo)),
+    "group_should_stop": (_handle, _numbers),
     "all_reduce": (_handle, _pointer, _size, _number, _number, _options, _place),
     "broadcast": (_handle, _pointer, _size, _number, _number, _options, _place),
     "all_gather": (_handle, _pointer, _pointer, _size, _number, _options, _place),
@@ -90,6 +118,12 @@ _SIGNATURES = {
     "work_duration": (_handle, ctypes.POINTER(ctypes.c_int64)),
     "work_on_completed": (_handle, Completed, _pointer),
     "work_destroy": (_handle,),
+    "elastic_state_create": (ctypes.POINTER(ElasticContents), _place),
+    "elastic_state_destroy": (_handle,),
+    "elastic_state_commit": (_handle,),
+    "elastic_state_commits": (_handle, ctypes.POINTER(ctypes.c_uint64)),
+    "run_elastic": (_handle, Train, _pointer, ctypes.POINTER(ElasticOptions)),
+    "get_launcher_store": (ctypes.POINTER(LauncherStore),),
 }
 
 
@@ -102,8 +136,10 @@ def _load():
     own = pathlib.Path(__file__).with_name(_NAME)
     library = ctypes.CDLL(given or (str(own) if own.exists() else _NAME))
     library.ddp_last_error.restype = _text
-    library.ddp_set_last_error.argtypes = [_text]
-    library.ddp_set_last_error.restype = None
+    library.ddp_last_error_ranks.argtypes = [_numbers, _size]
+    library.ddp_last_error_ranks.restype = _size
+    library.ddp_set_last_error_of_ranks.argtypes = [_text, _numbers, _size]
+    library.ddp_set_last_error_of_ranks.restype = None
     for name, arguments in _SIGNATURES.items():
         function = getattr(library, "ddp_" + name)
         function.argtypes, function.restype, function.errcheck = arguments, _status, _check
@@ -115,14 +151,20 @@ def last_error():
     return _library.ddp_last_error().decode(errors="replace")
 
 
-def set_last_error(text):
+def _last_error_ranks():
+    ranks = (_number * _library.ddp_last_error_ranks(None, 0))()
+    _library.ddp_last_error_ranks(ranks, len(ranks))
+    return tuple(ranks)
+
+
+def set_last_error(text, ranks=()):
     """For callbacks that are about to return another status than OK."""
-    _library.ddp_set_last_error(text.encode(errors="replace"))
+    _library.ddp_set_last_error_of_ranks(text.encode(errors="replace"), (_number * len(ranks))(*ranks), len(ranks))
 
 
 def _check(status, _function, _arguments):
     if status != OK:
-        raise Error(status, last_error())
+        raise Error(status, last_error(), _last_error_ranks())
     return status
 
 

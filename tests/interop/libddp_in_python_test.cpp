@@ -186,6 +186,71 @@ TEST_F(DdpBackend, FailureInASubGroupAccusesNoRankByItsNumberThere) {
   EXPECT_THAT(job->err(), Not(HasSubstr("look at rank"))) << "that rank 1 failed because of rank 1";
 }
 
+class ElasticPytorch : public DdpBackend {
+ protected:
+  std::unique_ptr<Job> start_elastic(const std::vector<std::string>& arguments) const {
+    std::vector<std::string> words{"--standalone", "--no-prefix", "--nproc-per-node=2", "--max-restarts=1",
+                                   script("train_elastic.py")};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return std::make_unique<Job>(words, options());
+  }
+
+  // By "rank R step S". Each step of each rank is printed once.
+  static std::map<std::string, std::string> losses(const std::string& out) {
+    std::map<std::string, std::string> losses;
+    std::istringstream lines(out);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string rank_word, rank, pid_word, pid, step_word, step, loss_word, loss;
+      words >> rank_word >> rank >> pid_word >> pid >> step_word >> step >> loss_word >> loss;
+      if (loss_word != "loss") continue;
+      EXPECT_TRUE(losses.emplace("rank " + rank + " step " + step, loss).second) << line;
+    }
+    return losses;
+  }
+};
+
+TEST_F(ElasticPytorch, SurvivorKeepsItsProcessAndLossesGoOnAfterAKill) {
+  const auto undisturbed = start_elastic({"8"});
+  ASSERT_EQ(undisturbed->wait(), 0) << undisturbed->err();
+  const auto killed = start_elastic({"8", "4"});
+  ASSERT_EQ(killed->wait(), 0) << killed->out() << killed->err();
+  const auto expected = losses(undisturbed->out());
+  EXPECT_THAT(expected, SizeIs(16));
+  EXPECT_EQ(losses(killed->out()), expected) << killed->out();
+
+  const std::string out = killed->out();
+  const std::string survivor = "rank 0 pid " + std::to_string(killed->number_after("rank 0 pid ")) + " ";
+  EXPECT_THAT(out, HasSubstr(survivor + "begins at step 0 with []"));
+  EXPECT_THAT(out, HasSubstr(survivor + "begins at step 4 with [1, 2, 3, 4]"));
+  const auto died = killed->number_after("dies at ");
+  const auto raised = killed->number_after(survivor + "raised DistBackendError at ");
+  const auto committed = killed->number_after(survivor + "has committed step 4 at ");
+  ASSERT_GT(died, 0);
+  ASSERT_GT(raised, 0);
+  ASSERT_GT(committed, 0);
+  std::cout << "the survivor raised after " << raised - died << " ms, and committed its next step after "
+            << committed - died << " ms, " << committed - killed->number_after("replacement is ready at ")
+            << " ms after the replacement had imported PyTorch\n";
+  EXPECT_LT(raised - died, 2000) << "far below the timeout of 10 minutes, on a loaded machine too";
+}
+
+TEST_F(ElasticPytorch, SurvivorThatMakesAGroupMeanwhileKeepsItsProcess) {
+  const auto killed = start_elastic({"4", "2", "new_group"});
+  ASSERT_EQ(killed->wait(), 0) << killed->out() << killed->err();
+  const std::string survivor = "rank 0 pid " + std::to_string(killed->number_after("rank 0 pid ")) + " ";
+  EXPECT_THAT(killed->out(), HasSubstr(survivor + "begins at step 2 with [1, 2]"));
+  EXPECT_THAT(killed->out(), HasSubstr(survivor + "ends"));
+  const auto waited = killed->number_after(survivor + "raised DistBackendError at ") - killed->number_after("dies at ");
+  EXPECT_LT(waited, 2000) << "far below the timeout of 10 minutes, on a loaded machine too";
+}
+
+TEST_F(ElasticPytorch, AnErrorOfTheProgramEndsIt) {
+  const auto job = start_elastic({"8", "4", "by_error"});
+  EXPECT_NE(job->wait(), 0);
+  EXPECT_THAT(job->err(), HasSubstr("ZeroDivisionError: of the program"));
+}
+
 TEST_F(DdpBackend, AProcessMayEndWithACollectiveUnderWay) {
   const auto job = start("ddp", "leave");
   EXPECT_EQ(job->wait(), 0) << job->err();
