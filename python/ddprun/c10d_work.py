@@ -135,6 +135,18 @@ class Call:
                 finish()
 
 
+class _Failed:
+    def __init__(self, error):
+        self.error = error
+
+
+def _result_or_raise(future):
+    result = future.value()
+    if isinstance(result, _Failed):
+        raise result.error
+    return result
+
+
 class Work(c10d.Work):
     """A call under way, or one that is over. PyTorch knows its wait() and get_future(); the rest comes through
     answer_for_own_works()."""
@@ -169,15 +181,18 @@ class Work(c10d.Work):
             return self._future
         if not self._of.is_begun:
             self._backend._begin_posted()
-        self._future = torch.futures.Future()
+        given = torch.futures.Future()
+        # set_exception() is for waiters in Python alone: for DistributedDataParallel in C++ the exception would be the
+        # result. What a function of then() raises is an error for both.
+        self._future = given.then(_result_or_raise)
         if self._of.handle is None:
-            self._complete(self._future, self._of, self._result, self._of.error)
+            self._complete(given, self._of, self._result, self._of.error)
         else:
-            future, call, result = self._future, self._of, self._result
+            call, result = self._of, self._result
 
             def complete(error):
                 error = None if error is None else error_of(error)
-                _complete_elsewhere(lambda: Work._complete(future, call, result, error))
+                _complete_elsewhere(lambda: Work._complete(given, call, result, error))
 
             _call_when_completed(self._of.handle, complete)
         return self._future
@@ -190,10 +205,7 @@ class Work(c10d.Work):
             except Exception as failure:
                 error = failure
         try:
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
+            future.set_result(result if error is None else _Failed(error))
         except Exception:  # of a function that the future calls; nobody else would see it
             traceback.print_exc()
 

@@ -95,6 +95,22 @@ def die():
             print(f"rank {rank} got: {error}", flush=True)
 
 
+def die_in_backward():
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    for _ in range(2):  # the second forward makes the buckets anew, by calls that block
+        model(torch.ones(1, 4)).sum().backward()
+    if rank == 1:
+        os._exit(0)
+    try:
+        model(torch.ones(1, 4)).sum().backward()
+    except RuntimeError as error:
+        print(f"rank {rank} got: {error}", flush=True)
+    try:
+        dist.all_reduce(torch.zeros(1), async_op=True).get_future().wait()
+    except RuntimeError as error:
+        print(f"rank {rank} got then: {error}", flush=True)
+
+
 def die_in_group():
     group = dist.new_group([1, 2])
     dist.barrier()

@@ -20,6 +20,7 @@
 namespace ddp::test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -176,6 +177,13 @@ TEST_F(DdpBackend, TellsWhichRankEnded) {
   const auto job = start("ddp", "die");
   EXPECT_EQ(job->wait(), 0) << job->err();
   EXPECT_THAT(job->out(), HasSubstr("rank 0 got: rank 1 "));
+}
+
+TEST_F(DdpBackend, BackwardRaisesWhenARankEnds) {
+  const auto job = start("ddp", "die_in_backward");
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->out(), ContainsRegex("rank 0 got: .*rank 1 "));
+  EXPECT_THAT(job->out(), HasSubstr("rank 0 got then: "));
 }
 
 TEST_F(DdpBackend, FailureInASubGroupAccusesNoRankByItsNumberThere) {
