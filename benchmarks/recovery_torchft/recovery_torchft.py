@@ -12,10 +12,14 @@ The lighthouse and ddp-rendezvous are processes of their own. Killed are all pro
 its agent alone, and the worker alone, which is then started again. run_elastic commits every step, which copies
 the parameters, or every tenth.
 
+ddprun.run_elastic trains the model with PyTorch's DistributedDataParallel over backend ddp. For its killed worker the
+table also says how much of the time was left after the worker in its place had imported PyTorch.
+
 torchft needs a Python with torch and torchft-nightly: DDP_TORCHFT_PYTHON, else build/torchft/venv, which is made so:
   python3 -m venv build/torchft/venv
   build/torchft/venv/bin/pip install torch==2.15.0 torchft-nightly==2026.10.26
-torchft 0.2.0 does not survive a kill with gloo.
+torchft 0.2.0 does not survive a kill with gloo. Without torchft, ddprun.run_elastic runs with the Python of the interop
+tests.
 """
 import argparse
 import itertools
@@ -143,14 +147,16 @@ class Torch:
 
 
 class Libddp:
-    def __init__(self, programs, layer, launcher=True, heartbeat_ms=None):
+    def __init__(self, programs, layer, launcher=True, heartbeat_ms=None, python=None):
         if layer == "plain":
             self.name = "libddp" + ("" if launcher else " without a launcher")
         else:
-            self.name = "run_elastic" + {"elastic": "", "elastic10": ", a commit in ten steps"}[layer]
+            self.name = "run_elastic" + {"elastic": "", "elastic10": ", a commit in ten steps",
+                                          "pytorch": " of PyTorch"}[layer]
         self.name += f", {heartbeat_ms} ms" if heartbeat_ms else ""
         self.programs, self.layer, self.launcher, self.heartbeat_ms = programs, layer, launcher, heartbeat_ms
-        self.faults = ("node", "agent", "worker") if layer == "elastic" else ()
+        self.python = python
+        self.faults = ("node", "agent", "worker") if layer in ("elastic", "pytorch") else ()
 
     def start(self, job):
         port = free_port()
@@ -167,11 +173,16 @@ class Libddp:
         limit = [f"--heartbeat-timeout={self.heartbeat_ms / 1000}"] if self.heartbeat_ms else []
         conf = f",heartbeat_timeout={self.heartbeat_ms / 1000}" if self.heartbeat_ms else ""
         job.spawn([program("ddp-rendezvous"), *serve, *limit], is_worker=False)
+        worker, environment = [program(WORKER), self.layer], {}
+        if self.layer == "pytorch":
+            worker = [self.python, os.path.join(HERE, "torch_side.py"), "elastic"]
+            environment = {"DDP_LIBRARY": os.path.join(os.path.dirname(self.programs), "lib/libddp.so"),
+                           "PYTHONPATH": os.path.join(ROOT, "python")}
         for node in map(str, range(2)):
             job.spawn([program("ddprun"), "--nnodes=1:2", "--nproc-per-node=1", f"--node-rank={node}",
                        "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=recovery",
                        "--local-addr=127.0.0.1", "--max-restarts=100", f"--rdzv-conf=is_host=false{conf}",
-                       "--no-python", program(WORKER), self.layer, node])
+                       "--no-python", *worker, node], environment)
 
 
 def wait_for_port(port):
@@ -221,7 +232,8 @@ moments = (0.618 * i % 1 / 2 for i in itertools.count())
 
 def kill(job, fault):
     """Returns ms until the survivor has committed a step without the dead, and how many committed steps are lost by
-    then."""
+    then; if there is a worker in the place of the dead that imported PyTorch, also ms since then, and ms of the
+    import."""
     last = None
 
     def is_next(step):
@@ -244,7 +256,12 @@ def kill(job, fault):
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
     step = job.wait_for(is_next, RECOVERY_LIMIT, f"a step of the survivor after the {fault}'s death")
-    return (step.at - begin) / 1e6, last.step + 1 - step.step
+    imported = []
+    if os.path.exists(job.path + ".imported"):
+        with open(job.path + ".imported") as file:
+            at, took = map(int, file.read().split())
+        imported = [(step.at - at) / 1e6, took / 1e6]
+    return [(step.at - begin) / 1e6, last.step + 1 - step.step, *imported]
 
 
 def spread(values, form="{:.1f}"):
@@ -266,6 +283,9 @@ def main():
         sides += [Torch(python, "plain"), Torch(python, "torchft"), Torch(python, "torchft", 250)]
     else:
         print(f"no {python}: torchft's side is left out")
+        python = os.path.join(ROOT, "build/interop/venv/bin/python")
+    if os.access(python, os.X_OK):
+        sides.append(Libddp(programs, "pytorch", python=python))
     sides = [side for side in sides if arguments.only in side.name]
     folder = tempfile.mkdtemp(prefix="recovery_torchft_")
     still = {side.name: [] for side in sides}
@@ -287,8 +307,13 @@ def main():
           "| SIGKILL of | | the other's next committed step after, ms | committed steps that are lost |\n"
           "| --- | --- | --- | --- |")
     for (name, fault), results in kills.items():
-        print(f"| {fault} | {name} | {spread([ms for ms, _ in results], '{:.0f}')} | "
-              f"{spread([lost for _, lost in results], '{:.0f}')} |")
+        print(f"| {fault} | {name} | {spread([one[0] for one in results], '{:.0f}')} | "
+              f"{spread([one[1] for one in results], '{:.0f}')} |")
+    for (name, fault), results in kills.items():
+        if results and len(results[0]) > 2:
+            after, took = (spread([one[i] for one in results], "{:.0f}") for i in (2, 3))
+            print(f"\n{fault} of {name}: the step was committed {after} ms after the new worker had imported PyTorch, "
+                  f"which took {took} ms")
     print("\n| without a fault | steps a second | CPU ms of a worker for a step | of launchers and servers |\n"
           "| --- | --- | --- | --- |")
     for name, results in still.items():

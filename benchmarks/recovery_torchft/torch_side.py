@@ -2,9 +2,13 @@
 
 torch_side.py torchft REPLICA   a replica group of one rank under torchft; TORCHFT_LIGHTHOUSE names its lighthouse
 torch_side.py plain REPLICA     a rank of a plain DistributedDataParallel job; RANK, WORLD_SIZE, MASTER_* as usual
+torch_side.py elastic REPLICA   a rank of ddprun.run_elastic
 
 After each step one line goes to the FIFO that STEPS names: time, replica, step, whether it was committed, how many took
-part, CPU time of this process, and 0; times in ns.
+part, CPU time of this process, and how many process groups this process has had before (of elastic); times in ns.
+
+A worker that begins again in its place writes to the file $STEPS.imported when it had imported PyTorch, and how long
+that took; in ns.
 """
 import logging
 import os
@@ -12,17 +16,26 @@ import sys
 import time
 from datetime import timedelta
 
+BEGAN = time.monotonic_ns()
 import torch
 from torch import nn
 from torch.distributed import TCPStore
+
+if sys.argv[1] == "elastic":
+    import ddprun
+    import torch._dynamo  # DistributedDataParallel and the optimizer import it when they are made
+
+if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+    with open(os.environ["STEPS"] + ".imported", "w") as imported:
+        imported.write(f"{time.monotonic_ns()} {time.monotonic_ns() - BEGAN}")
 
 STEPS = os.open(os.environ["STEPS"], os.O_WRONLY)
 BATCH, WIDTH, HIDDEN = 16, 512, 1024
 
 
-def tell(replica, step, committed, participants):
-    os.write(STEPS, b"%d %s %d %d %d %d 0\n" % (time.monotonic_ns(), replica.encode(), step, committed, participants,
-                                             time.process_time_ns()))
+def tell(replica, step, committed, participants, group=0):
+    os.write(STEPS, b"%d %s %d %d %d %d %d\n" % (time.monotonic_ns(), replica.encode(), step, committed, participants,
+                                              time.process_time_ns(), group))
 
 
 def make_model():
@@ -80,9 +93,30 @@ def be_rank():
     train(model, torch.optim.SGD(model.parameters(), lr=0.01), tell_of_step)
 
 
+def be_elastic(replica):
+    model = make_model()
+    state = ddprun.ElasticState(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), step=0)
+    groups = 0
+
+    def in_round(state):
+        nonlocal groups
+        size, groups = torch.distributed.get_world_size(), groups + 1
+
+        def tell_of_step():
+            state.step += 1
+            state.commit()
+            tell(replica, state.step, True, size, groups)
+
+        train(nn.parallel.DistributedDataParallel(state.model), state.optimizer, tell_of_step)
+
+    ddprun.run_elastic(state, in_round)
+
+
 torch.set_num_threads(1)
 logging.disable(logging.WARNING)
 if sys.argv[1] == "torchft":
     be_replica(sys.argv[2])
+elif sys.argv[1] == "elastic":
+    be_elastic(sys.argv[2])
 else:
     be_rank()
