@@ -31,6 +31,7 @@
 #include "launcher/remote/repeated_reports.hpp"
 #include "launcher/remote/ssh_command.hpp"
 #include "rendezvous/membership/failure.hpp"
+#include "rendezvous/membership/outcome.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -43,6 +44,8 @@ constexpr std::chrono::seconds kConfigurationLimit{5};  // for `ssh -G`, which c
 constexpr std::chrono::seconds kAliveInterval{10};
 constexpr std::size_t kConnectingMax = 32;  // at once: each login costs this machine some milliseconds of computing
 constexpr std::size_t kWordBytesMax = 500;  // of ssh's own words, in a line
+
+int code_of_signal(int number) { return rendezvous::exit_code_of(rendezvous::outcome::StoppedBySignal{number}); }
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
@@ -257,7 +260,7 @@ class Front {
   }
 
   void perform(const HostsCore::Finish& action) {
-    exit_code_ = is_reader_gone_ ? 128 + SIGPIPE : action.exit_code;
+    exit_code_ = is_reader_gone_ ? code_of_signal(SIGPIPE) : action.exit_code;
     is_finished_ = true;
     input_.close();
     alive_timer_.cancel();
@@ -313,7 +316,7 @@ class Front {
     is_stopped_ = true;
     if (!core_.has_started()) note("ddprun: " + rendezvous::signal_name(number) + ": nothing has started");
     send_signal(number);
-    perform(core_.stopping(128 + number, Clock::now()));
+    perform(core_.stopping(code_of_signal(number), Clock::now()));
   }
 
   // The host first: a process that is stopped tells it nothing.

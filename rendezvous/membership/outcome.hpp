@@ -1,4 +1,4 @@
-// How a job has ended, or one ddprun's part in it. The exit code of ddprun is chosen here and nowhere else.
+// How a job has ended, or one ddprun's part in it. Each exit code of ddprun is chosen here.
 //
 // docs/exit_codes.md has the table.
 #pragma once
