@@ -36,8 +36,7 @@ guardian::GuardianOptions prepare_guardian(const LaunchConfig& config, const std
       options.environment.push_back(variable);
   if (!config.worker_directory.empty()) {  // as a shell has it
     std::erase_if(options.environment, [](const std::string& variable) { return name_of(variable) == "PWD"; });
-    options.environment.push_back("PWD=" +
-                                  std::filesystem::absolute(config.worker_directory).lexically_normal().string());
+    options.environment.push_back("PWD=" + std::filesystem::canonical(config.worker_directory).string());
   }
   ::signal(SIGCHLD, SIG_DFL);  // whoever ignores it is not told how children end
   ::sigprocmask(SIG_BLOCK, &signals, &options.worker_signal_mask);

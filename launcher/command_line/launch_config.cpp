@@ -192,7 +192,10 @@ void take_slurm_rendezvous(const slurm::Step& step, const SlurmRendezvous& meeti
 std::string worker_directory_of(const GivenOption& given, const Machine& machine) {
   if (given.value.empty()) throw_wrong_value(given, "a folder", "/data/run1");
   const auto kind = machine.file_kind(given.value);
-  if (kind == FileKind::directory) return given.value;
+  if (kind == FileKind::directory && machine.file_kind(given.value + "/.") == FileKind::directory) return given.value;
+  if (kind == FileKind::directory)
+    throw UsageError("the working directory " + given.value + " may not be entered", given.where,
+                     "`ls -ld " + quoted_word(given.value) + "`, or another path");
   throw UsageError(
       "the working directory " + given.value + (kind == FileKind::missing ? " does not exist" : " is no directory"),
       given.where, "`mkdir -p " + quoted_word(given.value) + "`, or another path");

@@ -72,9 +72,8 @@ std::optional<TimePoint> NodeCore::next_deadline() const {
   if (guardian_ended_) return output_limit_;
   auto first = group_.next_deadline();
   const auto written = ended_ ? std::optional(output_limit_) : std::nullopt;
-  const auto time_is_over = is_time_over_ ? std::nullopt : options_.time_is_over_at;
-  for (const auto& other :
-       {output_is_late_at_, spawn_until_, written, round_report_.deadline(), link_check_.next(), time_is_over})
+  for (const auto& other : {output_is_late_at_, spawn_until_, written, round_report_.deadline(), link_check_.next(),
+                            options_.time_is_over_at})
     if (other && (!first || *other < *first)) first = other;
   return first;
 }
@@ -115,7 +114,7 @@ void NodeCore::take(const OutputClosed&) {
 
 void NodeCore::stop(int signal_number) {
   // Nobody else would tell us that it is over.
-  const bool is_outside = !facts_.serves_endpoint && (!in_job_ || !facts_.is_joined);
+  const bool is_outside = !facts_.serves_endpoint && ((!in_job_ && !is_time_over_) || !facts_.is_joined);
   stop_signal_ = signal_number;
   // Without workers here this node waits for the others' verdict. Who serves the endpoint stays to tell them how it
   // ended; the third signal is for a node that never answers. A node alone has its verdict coming.
@@ -136,9 +135,10 @@ bool NodeCore::may_leave(int signal_number) const {
 
 // A stop that has begun for another reason has limits of its own.
 void NodeCore::stop_if_time_is_over() {
-  if (is_time_over_ || !options_.time_is_over_at || facts_.now < *options_.time_is_over_at) return;
-  is_time_over_ = true;
+  if (!options_.time_is_over_at || facts_.now < *options_.time_is_over_at) return;
+  options_.time_is_over_at.reset();
   if (stop_signal_ != 0 || lost_ || outcome_) return;
+  is_time_over_ = true;
   is_step_hoped_for_ = group_.stops_at_step(SIGTERM);
   stop_announced_ = true;
   print(time_over_text(options_.time_limit,
@@ -149,7 +149,7 @@ void NodeCore::stop_if_time_is_over() {
 // Membership does not say how the job has ended.
 void NodeCore::end_after_stop() {
   if (!is_time_over_) return end_with(outcome::StoppedBySignal{stop_signal_});
-  last_words_.emplace_back(PrintError{time_over_error(options_.time_limit, options_.host_name)});
+  last_words_.emplace_back(PrintError{time_over_error(options_.time_limit, options_.host_name, has_spawned_)});
   end_with(outcome::TimeIsOver{});
 }
 

@@ -357,7 +357,7 @@ class NodeCore {
   int stop_signal_ = 0;  // that this ddprun was told to stop by
   int warning_ = 0;      // that came last, and from whom
   std::string warned_by_;
-  bool is_time_over_ = false;  // which this node was stopped for
+  bool is_time_over_ = false;  // which this node was stopped for, and by nothing before
   bool in_job_ = false;        // membership counts this node in
   bool has_spawned_ = false;
   bool is_step_hoped_for_ = false;                  // the user was told that the workers are asked for one

@@ -170,9 +170,11 @@ rendezvous::LinkLost guardian_ended_error(const rendezvous::Ending& ending, std:
           "find who sent it the signal: memory limits and `kill` reach every process of a job"};
 }
 
-rendezvous::LinkLost time_over_error(std::chrono::milliseconds limit, const std::string& host) {
-  return {"the time limit of " + describe_duration(limit) + " is over (--timeout), and the job has not come together",
-          "host " + host, "a longer --timeout, and ddprun on the other nodes within it"};
+rendezvous::LinkLost time_over_error(std::chrono::milliseconds limit, const std::string& host, bool has_run) {
+  const auto over = "the time limit of " + describe_duration(limit) + " is over (--timeout), and ";
+  if (has_run) return {over + "the endpoint is out of reach", "host " + host, "a longer --timeout"};
+  return {over + "the job has not come together", "host " + host,
+          "a longer --timeout, and ddprun on the other nodes within it"};
 }
 
 rendezvous::LinkLost survivors_error(const std::string& host) {

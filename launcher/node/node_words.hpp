@@ -102,7 +102,7 @@ std::string error_text(const rendezvous::LinkLost& error);          // as the us
 std::string guardian_ended_text(const rendezvous::Ending& ending);  // for the other nodes
 rendezvous::LinkLost guardian_ended_error(const rendezvous::Ending& ending, std::int64_t pid, int workers,
                                           const std::string& host);
-rendezvous::LinkLost time_over_error(std::chrono::milliseconds limit, const std::string& host);
+rendezvous::LinkLost time_over_error(std::chrono::milliseconds limit, const std::string& host, bool has_run);
 rendezvous::LinkLost survivors_error(const std::string& host);
 rendezvous::LinkLost strange_store_error();
 rendezvous::LinkLost store_failed_error(const std::string& why);

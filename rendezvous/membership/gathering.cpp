@@ -27,16 +27,27 @@ void Gathering::await_returning(TimePoint now) {
   if (!returning_until_) returning_until_ = now + kReturning;
 }
 
+// Until when; now, if for nobody. The time runs from the silence of the last of them, whoever else is here. One that
+// has come is still awaited while its workers end, because it takes no part before. With as many newcomers as the job
+// takes the nodes have been replaced.
+TimePoint Gathering::wait_for_nodes_away(const Facts& facts, TimePoint now) {
+  if (facts.are_all_away) {
+    if (!away_until_) is_away_said_ = false;
+    away_until_ = away_until_.value_or(now + kAwayMax);
+  } else if (!facts.nodes.has_older_rounds()) {
+    away_until_.reset();
+  }
+  if (!away_until_ || facts.count >= facts.options.nodes_max) return now;
+  return std::min(*away_until_, ends_);
+}
+
 Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
   const auto& options = facts.options;
   const int count = facts.count;
   Next out;
-  if (!facts.are_all_away || count >= options.nodes_max) {
-    away_until_.reset();
-  } else if (!away_until_ && count >= options.nodes_min) {
-    away_until_ = now + kAwayMax;
-    out.print = waiting_for_all_text(std::min<std::chrono::milliseconds>(kAwayMax, options.join_timeout));
-  }
+  const auto awaited_until = wait_for_nodes_away(facts, now);
+  if (now < awaited_until && count >= options.nodes_min && !std::exchange(is_away_said_, true))
+    out.print = waiting_for_all_text(std::chrono::ceil<std::chrono::milliseconds>(awaited_until - now));
   const auto deadline = [&] { return std::min(last_call_ends_.value_or(ends_), ends_); };
   const bool are_enough = count >= options.nodes_min && (!facts.is_first || now >= deadline());
   if (count >= options.nodes_max || are_enough) {
@@ -44,12 +55,9 @@ Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
     auto not_before = facts.is_first        ? no_first_round_before_
                       : waits_for_returning ? std::max(pause_ends_, *returning_until_)
                                             : pause_ends_;
-    if (away_until_) not_before = std::max(not_before, *away_until_);
+    not_before = std::max(not_before, awaited_until);
     const bool is_too_early = now < not_before;
-    if (now >= ends_ || (!is_too_early && !facts.nodes.is_member_absent())) {
-      away_until_.reset();
-      return {.is_complete = true};
-    }
+    if (now >= ends_ || (!is_too_early && !facts.nodes.is_member_absent())) return {.is_complete = true};
     out.deadline = is_too_early ? std::min(not_before, ends_) : ends_;
     return out;
   }

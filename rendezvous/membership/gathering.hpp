@@ -48,14 +48,17 @@ class Gathering {
   // As --orphan-limit by default: workers that nobody in the job reaches are stopped after it, and what they have kept
   // is lost. Nodes that are all away are awaited so long.
   static constexpr std::chrono::seconds kAwayMax{60};
+  void forget_nodes_away() { away_until_.reset(); }  // a round has been started by all its nodes
   void end_last_call() { last_call_ends_.reset(); }
 
   Next next(const Facts& facts, TimePoint now);
 
  private:
+  TimePoint wait_for_nodes_away(const Facts& facts, TimePoint now);
+
   TimePoint ends_{};
   std::optional<TimePoint> last_call_ends_;
-  bool is_wait_said_ = false;
+  bool is_wait_said_ = false, is_away_said_ = false;
   TimePoint no_first_round_before_{}, listens_until_{}, pause_ends_{};
   std::optional<TimePoint> returning_until_, away_until_;
 };

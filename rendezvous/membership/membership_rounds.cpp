@@ -137,6 +137,7 @@ void Membership::hear(NodeId from, const RoundStarted& message, TimePoint now) {
   if (message.round != round_.number() || (phase_ != Phase::running && phase_ != Phase::stopping)) return;
   if (!quorum_.start(nodes_.at(from).hello.node_key)) return;
   book_.all_started(now);
+  gathering_.forget_nodes_away();
   expect_sends_to_members();
   for (const auto& [id, node] : nodes_)
     if (node.is_member()) send(id, RoundEstablished{message.round});

@@ -29,7 +29,8 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
   JobStop stop{JobStop::Source::ddprun, message.signal_number, node.hello.host_name, from};
   stop.time_limit = message.time_limit;
   const auto why = stop.why();
-  if ((phase_ != Phase::gathering || recovery_.are_claims_open()) && !node.is_member() && !node.is_endpoint_host) {
+  const bool is_spare = !node.is_member() && !node.is_endpoint_host;
+  if ((phase_ != Phase::gathering || recovery_.are_claims_open()) && is_spare && !message.time_limit) {
     if (std::exchange(node.stop.says_again, false)) return;
     print(spare_leaves_text(why));
     return stop_spare(from, message.signal_number, now);
@@ -49,8 +50,10 @@ void Membership::hear(NodeId from, const StopAsked& message, TimePoint now) {
   if (next == StopRequests::Next::nothing) return;
   if (is_new) round_.end_happened = now;
   const bool is_between_rounds = phase_ == Phase::gathering || phase_ == Phase::opening_store;
-  if (next == StopRequests::Next::kill && !is_between_rounds)
-    return stop_round(stops_.signal_number(), true, second_stop_text(why), now, from);
+  if (next == StopRequests::Next::kill && !is_between_rounds) {
+    stop.time_limit.reset();  // the second one is of a person
+    return stop_round(stops_.signal_number(), true, second_stop_text(stop.why()), now, from);
+  }
   if (is_between_rounds) {
     const bool were_all_to_leave = stops_.leave_ends() && rounds_begun_ > 0;
     auto verdict = were_all_to_leave ? verdict_of_round({round_, job_stop(), true, world_size_, options_.restarts_max})

@@ -84,7 +84,9 @@ std::string left_out_text(const std::string& host) {
          " rounds within 10 min and is left out for 5 min";
 }
 
-std::string left_out_for_link_text(const std::string& host) { return "host " + host + " is left out for 5 min"; }
+std::string left_out_for_link_text(const std::string& host) {
+  return "host " + host + " is left out until its links work, for 5 min at most";
+}
 std::string links_work_text(const std::string& host) {
   return "host " + host + " reaches the others again: it takes part again";
 }

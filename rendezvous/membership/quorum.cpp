@@ -24,6 +24,8 @@ void Quorum::adopt(int group_world_size, std::optional<int> lost) {
 void Quorum::seat(int group_rank, const std::string& node_key) {
   if (!current_.unheard.erase(group_rank)) return;
   current_.members[node_key].group_rank = group_rank;
+  // All of them know of it: nobody reckons with an older one.
+  if (current_.is_adopted && current_.unheard.empty()) current_.is_established = true;
 }
 
 void Quorum::end(int group_rank, const std::string& node_key) {

@@ -21,6 +21,7 @@ class Quorum {
   void begin(const std::map<int, std::string>& members);
 
   // A round that another membership began: its members are silent until they come. The one of `lost` is not expected.
+  // Once all have come it is established.
   void adopt(int group_world_size, std::optional<int> lost);
   void seat(int group_rank, const std::string& node_key);  // one of them comes
   void end(int group_rank, const std::string& node_key);   // one of them has ended for certain; its key may be unknown

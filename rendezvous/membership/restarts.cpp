@@ -41,7 +41,8 @@ bool Restarts::may_follow(const CurrentRound& round, bool are_enough_left, TimeP
 bool Restarts::end(const RoundEnd& end, TimePoint now) {
   const auto& round = end.round;
   const bool has_failed = round.loss || cause_of(round) != nullptr;
-  const bool has_worker_failed = has_failed && !round.loss && !end.is_change_of_members && end.has_begun;
+  const bool is_lost = round.loss && round.loss->link != Loss::Link::ends_round;  // nobody is lost by a broken link
+  const bool has_worker_failed = has_failed && !is_lost && !end.is_change_of_members && end.has_begun;
   if (crash_loop_.end_round(round.kept, has_worker_failed)) budget_.refill();
   if (is_last(round)) return false;
   return end.is_change_of_members || (has_failed && budget_.is_left(now));

@@ -68,6 +68,7 @@ class AMachine : public ::testing::Test {
       {"/bin/true", FileKind::executable},       {"/usr/bin/python3", FileKind::executable},
       {"./trainer", FileKind::executable},       {"notes.txt", FileKind::not_executable},
       {"./notes.txt", FileKind::not_executable}, {"/tmp", FileKind::directory},
+      {"/tmp/.", FileKind::directory},           {"/closed", FileKind::directory},
       {"train.py", FileKind::not_executable},    {"/venv/bin/python", FileKind::executable}};
 };
 

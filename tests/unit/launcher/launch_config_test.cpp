@@ -360,6 +360,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"max-restarts", {"--max-restarts=-1"}, "not '-1'", "--max-restarts=0"},
       {"wdir", {"--wdir="}, "not ''", "--wdir=/data/run1"},
       {"wdir", {"--wdir=/nowhere"}, "the working directory /nowhere does not exist", "mkdir -p /nowhere"},
+      {"wdir", {"--wdir=/closed"}, "the working directory /closed may not be entered", "ls -ld /closed"},
       {"wdir", {"--wdir=notes.txt"}, "notes.txt is no directory", "another path"},
       {"timeout", {"--timeout=0"}, "not '0'", "--timeout=1"},
       {"timeout", {"--timeout=1h"}, "not '1h'", "--timeout=1"},

@@ -769,10 +769,14 @@ TEST_F(NodeCoreWithTimeLimit, EndsANodeThatHasMetNobody) {
 
 TEST_F(NodeCoreWithTimeLimit, ChangesNothingOnceAnotherStopHasBegun) {
   run();
-  step(NodeCore::StopSignalled{SIGINT});
+  step(NodeCore::StopSignalled{SIGTERM});
   const auto actions = tick_after(60s);
   EXPECT_TRUE(sent<rendezvous::StopAsked>(actions).empty());
   EXPECT_EQ(printed(actions), "");
+  const auto second = sent<rendezvous::StopAsked>(step(NodeCore::StopSignalled{SIGTERM}));
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_TRUE(second.front().leaves) << "it goes on leaving";
+  EXPECT_EQ(second.front().time_limit, std::nullopt);
   EXPECT_NE(core_.next_deadline(), facts_.now) << "no timer that fires for ever";
 }
 

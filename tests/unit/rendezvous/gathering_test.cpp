@@ -129,24 +129,44 @@ TEST_F(Gatherings, OnlyEightHostsAreNamed) {
   EXPECT_EQ(names_of(nodes), "h1, h2, h3, h4, h5, h6, h7, h8 and 2 more");
 }
 
-TEST_F(Gatherings, NodesThatAreAllAwayAreAwaitedAMinute) {
-  for (std::uint64_t id = 1; id <= 3; ++id) come(id);
-  gathering.begin(began + 600s);
-  const auto away = [&](TimePoint now, bool are_all_away = true) {
+class GatheringOfNewcomers : public Gatherings {
+ protected:
+  GatheringOfNewcomers() { gathering.begin(began + 600s); }
+  Gathering::Next away(TimePoint now, bool are_all_away = true) {
     return gathering.next({options, nodes, nodes.count_available(), false, are_all_away, are_all_away}, now);
-  };
-  const auto first = away(began);
+  }
+};
+
+TEST_F(GatheringOfNewcomers, WaitsAMinuteForNodesThatAreAllAway) {
+  EXPECT_EQ(away(began).print, std::nullopt) << "nobody is here";
+  for (std::uint64_t id = 1; id <= 3; ++id) come(id);
+  const auto first = away(began + 10s);
   EXPECT_FALSE(first.is_complete);
-  EXPECT_EQ(first.deadline, began + 60s);
-  EXPECT_NE(first.print.value_or("").find("for up to 60 s"), std::string::npos) << first.print.value_or("nothing");
+  EXPECT_EQ(first.deadline, began + 60s) << "since they are away";
+  EXPECT_NE(first.print.value_or("").find("for up to 50 s"), std::string::npos) << first.print.value_or("nothing");
   EXPECT_EQ(away(began + 59s).print, std::nullopt) << "said before";
   EXPECT_FALSE(away(began + 59s).is_complete);
-  EXPECT_TRUE(away(began + 59s, false).is_complete) << "one has come, or their ends are proven";
-  EXPECT_FALSE(away(began + 60s).is_complete) << "anew";
-  EXPECT_TRUE(away(began + 120s).is_complete);
-  EXPECT_FALSE(away(began + 121s).is_complete) << "anew";
-  come(4);
-  EXPECT_TRUE(away(began + 122s).is_complete) << "as many as the job takes: the others have been replaced";
+  EXPECT_TRUE(away(began + 60s).is_complete);
+  EXPECT_TRUE(away(began + 61s).is_complete) << "a round that its nodes did not start does not begin the time anew";
+  gathering.forget_nodes_away();
+  EXPECT_FALSE(away(began + 62s).is_complete) << "others";
+  EXPECT_TRUE(away(began + 63s, false).is_complete) << "their ends are proven";
+}
+
+TEST_F(GatheringOfNewcomers, WaitsWhileANodeThatCameBackEndsItsWorkers) {
+  for (std::uint64_t id = 1; id <= 2; ++id) come(id);
+  away(began);
+  come(3);
+  nodes.set_older_round(NodeId{3}, 0);
+  EXPECT_FALSE(away(began + 20s, false).is_complete);
+  EXPECT_FALSE(away(began + 59s, false).is_complete);
+  nodes.end_older_round(NodeId{3});
+  EXPECT_TRUE(away(began + 59s, false).is_complete);
+}
+
+TEST_F(GatheringOfNewcomers, DoesNotWaitWithAsManyAsTheJobTakes) {
+  for (std::uint64_t id = 1; id <= 4; ++id) come(id);
+  EXPECT_TRUE(away(began).is_complete);
 }
 
 }  // namespace

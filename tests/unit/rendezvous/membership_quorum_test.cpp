@@ -106,5 +106,18 @@ TEST(Quorum, AnAdoptedRoundThatMayNotHaveBeenEstablishedNeedsAllButTheLostNode) 
   EXPECT_TRUE(quorum.is_greater_part_here());
 }
 
+TEST(Quorum, AnAdoptedRoundWhoseNodesHaveAllComeIsEstablished) {
+  Quorum quorum;
+  quorum.adopt(3, {});
+  quorum.seat(0, "a");
+  quorum.seat(1, "b");
+  EXPECT_FALSE(quorum.is_greater_part_here());
+  quorum.seat(2, "c");
+  quorum.leave("c", false);
+  EXPECT_TRUE(quorum.is_greater_part_here());
+  quorum.leave("b", false);
+  EXPECT_FALSE(quorum.is_greater_part_here());
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous

@@ -322,6 +322,22 @@ TEST_F(Resume, ARoundNotKnownToBeEstablishedGoesOnOnlyWhole) {
   EXPECT_TRUE(stepped_down);
 }
 
+// The daemon was started again while the round began, so no node has been told that all have started it.
+TEST_F(Resume, ARestartedDaemonThatAllNodesReachOutlivesTheLossOfOne) {
+  greater_part_only = false;
+  begin(1, 3, 1);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  const Held held[] = {held_by(1), held_by(2), held_by(3)};
+  begin_anew(1, 3);
+  for (const std::uint64_t id : {1u, 2u, 3u}) comes_again(id, 10 + id, held[id - 1]);
+  falls_silent(13);
+  EXPECT_FALSE(stepped_down);
+  for (const std::uint64_t id : {11u, 12u}) says(id, RoundEnded{0, {}, 2, false});
+  pass(5s);
+  EXPECT_EQ(group_ranks({11, 12}), (std::vector<int>{0, 1}));
+  EXPECT_FALSE(stepped_down);
+}
+
 TEST_F(Resume, TheNextHostWaitsForNobodyButThoseThatAreLeft) {
   begin(1, 3, 1);
   for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);

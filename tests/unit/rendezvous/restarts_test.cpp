@@ -114,6 +114,17 @@ TEST_F(RestartsOfAJob, RoundsThatFailAndKeepNothingAreACrashLoop) {
   EXPECT_TRUE(restarts.is_crash_loop());
 }
 
+TEST_F(RestartsOfAJob, RoundsThatABrokenLinkEndsAreACrashLoopUnlessAHostIsLeftOut) {
+  restarts.set_limits(100, 0ms);
+  failed.kept.commits = 1;
+  restarts.end({failed, true, false}, now);
+  for (const auto link : {Loss::Link::leaves_one_out, Loss::Link::ends_round}) {
+    lost.loss->link = link;
+    for (int i = 0; i < CrashLoop::kFailures; ++i) restarts.end({lost, true, false}, now);
+    EXPECT_EQ(restarts.is_crash_loop(), link == Loss::Link::ends_round);
+  }
+}
+
 TEST_F(RestartsOfAJob, RoundsThatLoseANodeAreNoCrashLoop) {
   restarts.set_limits(100, 0ms);
   failed.kept.commits = 1;
