@@ -155,6 +155,9 @@ typedef struct ddp_bootstrap {
   uint16_t port_min;     /* the lowest port; 0: any free port */
   uint16_t port_max;     /* the highest port; >= port_min */
   uint32_t reserved;     /* 0 */
+  /* NULL, or a group that has this rank, such as that of all ranks: the end of its round ends the new group, too, as
+     it ends the groups of ddp_group_new(). */
+  ddp_group parent;
 } ddp_bootstrap;
 
 /* Options of ddp_init_process_group(). */
@@ -482,7 +485,7 @@ DDP_C_EXPORT ddp_status ddp_elastic_state_create(const ddp_elastic_contents* con
 DDP_C_EXPORT ddp_status ddp_elastic_state_destroy(ddp_elastic_state state);
 
 /* Memory of this process, not of a GPU, which stays at its place for the life of the state. All ranks add the same, in
-   the same order, before the first commit. */
+   the same order, before the first commit and before ddp_run_elastic(). */
 DDP_C_EXPORT ddp_status ddp_elastic_state_add(ddp_elastic_state state, void* values, size_t bytes);
 
 /* Keeps a copy: what a failure goes back to. All ranks call it at the same steps. */
@@ -503,7 +506,12 @@ typedef struct ddp_elastic_options {
 
    A `train` that ends because of a failure returns the status of the call that failed: DDP_TIMEOUT, DDP_RANK_FAILURE,
    DDP_ABORTED or DDP_ROUND_OVER. The state goes back to the newest commit then, and `train` is called again in the next
-   round, with another group. With any other status ddp_run_elastic() returns that status.
+   round, with another group. With any other status ddp_run_elastic() returns that status, unless the round was over
+   before: then any status but DDP_OUT_OF_MEMORY and DDP_ERROR is answered by the next round.
+
+   The ranks that ddp_last_error_ranks() has at the end of `train` are taken for those of `world`: ddprun ends those
+   that a DDP_TIMEOUT names. A DDP_TIMEOUT of another group names ranks of that group, so `train` drops them:
+   ddp_set_last_error() with the text alone.
 
    If ddprun did not start this process, it calls `train` once, and returns each status.
    Threads: `train` and the callbacks of the state run on the thread of the call. One call at a time in a process. */

@@ -656,15 +656,24 @@ static void check_launcher_store(ddp_group group, bool began_now) {
   if (began_now) CHECK((unsigned long)store.port == strtoul(getenv("MASTER_PORT"), NULL, 10));
 }
 
-/* Rank 0 makes no call of the group meanwhile, and still hears of the end of the round. */
+/* Rank 0 makes no call of the group meanwhile, and still hears of the end of the round, in a group of its own too. What
+   `train` returns after that is answered by the next round. */
 static ddp_status wait_for_the_end_of_the_round(ddp_group group) {
+  const ddp_bootstrap bootstrap = {.struct_size = sizeof bootstrap, .rank_count = 1, .name = "own", .parent = group};
+  ddp_group own = NULL;
+  OK(ddp_init_process_group(&bootstrap, NULL, &own));
   const struct timespec pause = {.tv_nsec = 1000000};
-  for (int i = 0; i < kPatienceMs; ++i) {
-    const ddp_status status = ddp_group_check(group);
-    if (status != DDP_OK) return status;
+  ddp_status status = DDP_OK;
+  for (int i = 0; i < kPatienceMs && status == DDP_OK; ++i) {
     nanosleep(&pause, NULL);
+    status = ddp_group_check(own);
   }
-  return DDP_OK;
+  CHECK(status == DDP_ROUND_OVER);
+  FAILS(DDP_ROUND_OVER, "rank", ddp_barrier(own, NULL, NULL));
+  CHECK(ddp_group_check(group) == DDP_ROUND_OVER);
+  OK(ddp_group_destroy(own));
+  ddp_set_last_error("the disk is full");
+  return DDP_STORE_ERROR;
 }
 
 static ddp_status train_elastic(void* context, ddp_group group) {
@@ -681,7 +690,6 @@ static ddp_status train_elastic(void* context, ddp_group group) {
     const bool only_waits = is_first_round && elastic.step == kStepOfDeath && info.rank == 0;
     const ddp_status status = only_waits ? wait_for_the_end_of_the_round(group)
                                          : ddp_all_reduce(group, &one, 1, DDP_INT64, DDP_SUM, NULL, NULL);
-    CHECK(!only_waits || status == DDP_ROUND_OVER);
     if (status != DDP_OK) {
       elastic.sum = elastic.step = -1; /* what a step leaves that fails */
       return status;
@@ -723,6 +731,12 @@ static ddp_status fail_in_training(void* context, ddp_group group) {
   return *(const ddp_status*)context;
 }
 
+static ddp_status fail_without_a_text(void* context, ddp_group group) {
+  (void)context;
+  (void)group;
+  return DDP_ERROR;
+}
+
 static ddp_status fail_callback(void* context) {
   (void)context;
   ddp_set_last_error("no room");
@@ -760,6 +774,7 @@ static void run_elastic_errors(void) {
     ddp_status status = statuses[i];
     FAILS(statuses[i], "the data is on fire", ddp_run_elastic(state, fail_in_training, &status, NULL));
   }
+  FAILS(DDP_ERROR, "train returned the status 11", ddp_run_elastic(state, fail_without_a_text, NULL, NULL));
   OK(ddp_elastic_state_destroy(state));
   FAILS(DDP_INVALID_ARGUMENT, "ddp_elastic_state was destroyed", ddp_elastic_state_commit(state));
 

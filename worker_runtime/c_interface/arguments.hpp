@@ -160,7 +160,7 @@ inline std::vector<Parameter> parameters_of(const ddp_tensor* tensors, std::size
 
 // A later version may add fields where a struct ends now, so no struct ends in padding: a program need not set that.
 #define DDP_ENDS_WITH(type, field) (offsetof(type, field) + sizeof(type::field) == sizeof(type))
-static_assert(DDP_ENDS_WITH(ddp_store, remove) && DDP_ENDS_WITH(ddp_bootstrap, reserved));
+static_assert(DDP_ENDS_WITH(ddp_store, remove) && DDP_ENDS_WITH(ddp_bootstrap, parent));
 static_assert(DDP_ENDS_WITH(ddp_init_options, reserved) && DDP_ENDS_WITH(ddp_group_info, round));
 static_assert(DDP_ENDS_WITH(ddp_collective_options, factor) && DDP_ENDS_WITH(ddp_tensor, reserved));
 static_assert(DDP_ENDS_WITH(ddp_model_options, stream) && DDP_ENDS_WITH(ddp_checkpoint_options, write_timeout_ms));

@@ -28,17 +28,27 @@ struct ObjectOf<ddp_elastic_state> {
 
 namespace {
 
-// A failure of the group becomes the exception that it was, which run_elastic answers with a new round. Any other
-// status passes through.
-[[noreturn]] void throw_status(ddp_status status, const std::string& text) {
-  if (status == DDP_ROUND_OVER) throw RoundOver(text);
-  if (status == DDP_ABORTED) throw AbortedError(text);
-  if (status != DDP_TIMEOUT && status != DDP_RANK_FAILURE) throw CallbackFailed{status};
+std::vector<int> named_ranks() {
   std::vector<std::int32_t> named(ddp_last_error_ranks(nullptr, 0));
   ddp_last_error_ranks(named.data(), named.size());
-  const std::vector<int> ranks(named.begin(), named.end());
-  if (status == DDP_TIMEOUT) throw TimeoutError(text, ranks);
-  throw RankFailure(text, ranks);
+  return {named.begin(), named.end()};
+}
+
+// An error of libddp becomes the exception that it was: run_elastic answers some with a new round, and any once the
+// round is over. Any other status is the program's, and passes through.
+[[noreturn]] void throw_status(ddp_status status, const std::string& text) {
+  switch (status) {
+    case DDP_INVALID_ARGUMENT: throw InvalidArgument(text);
+    case DDP_MISMATCH: throw MismatchError(text);
+    case DDP_TIMEOUT: throw TimeoutError(text, named_ranks());
+    case DDP_RANK_FAILURE: throw RankFailure(text, named_ranks());
+    case DDP_ABORTED: throw AbortedError(text);
+    case DDP_ROUND_OVER: throw RoundOver(text);
+    case DDP_GRADIENT_ERROR: throw GradientError(text);
+    case DDP_CHECKPOINT_ERROR: throw CheckpointError(text);
+    case DDP_STORE_ERROR: throw StoreError(text);
+    default: throw CallbackFailed{status};
+  }
 }
 
 template <class Callback>

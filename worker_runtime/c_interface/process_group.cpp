@@ -122,6 +122,15 @@ BootstrapOptions bootstrap_options(const ddp_bootstrap* given) {
   return options;
 }
 
+ProcessGroup group_of(const ddp_bootstrap* bootstrap, const InitOptions& options) {
+  if (bootstrap == nullptr) return init_process_group(options);
+  const ddp_group parent_handle = read_struct(bootstrap, "ddp_bootstrap").parent;
+  const auto parent = parent_handle != nullptr ? object_of(parent_handle) : nullptr;
+  ProcessGroup made = init_process_group(bootstrap_options(bootstrap), options);
+  if (parent != nullptr) parent->impl()->add_sub_group(made.impl());
+  return made;
+}
+
 // A new group where this rank is in it, else NULL.
 void give_if_member(ddp_group* place, const ProcessGroup& group) {
   if (group.impl() == nullptr) {
@@ -140,9 +149,7 @@ using namespace ddp::c_interface;  // NOLINT: the functions of C are in no names
 ddp_status ddp_init_process_group(const ddp_bootstrap* bootstrap, const ddp_init_options* options, ddp_group* group) {
   return call([&] {
     require(group, "group");
-    const ddp::InitOptions how = init_options(options);
-    give(group, bootstrap == nullptr ? ddp::init_process_group(how)
-                                     : ddp::init_process_group(bootstrap_options(bootstrap), how));
+    give(group, group_of(bootstrap, init_options(options)));
   });
 }
 

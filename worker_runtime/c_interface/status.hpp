@@ -28,14 +28,17 @@ ddp_status call(Body&& body) noexcept {
 }
 
 // Runs a callback that may say why it fails. Returns its status; `text` is what it said, or else that `what` returned
-// that status.
+// that status. ddp_last_error() has the same.
 template <class Callback>
 ddp_status call_back(const char* what, std::string& text, Callback&& callback) {
   ddp_set_last_error("");
   const ddp_status status = std::forward<Callback>(callback)();
   if (status == DDP_OK) return DDP_OK;
   text = ddp_last_error();
-  if (text.empty()) text = std::string(what) + " returned the status " + std::to_string(status);
+  if (text.empty()) {
+    text = std::string(what) + " returned the status " + std::to_string(status);
+    ddp_set_last_error(text.c_str());
+  }
   return status;
 }
 
