@@ -51,6 +51,13 @@ class Elastic:
     round = ""    # part of the names of groups: a survivor has made groups of the same names in earlier rounds
     has_further_groups = False  # whether the program made others. Their errors name ranks by the number in that group.
 
+    @classmethod
+    def reset(cls):
+        cls.world, cls.round, cls.has_further_groups = None, "", False
+
+
+os.register_at_fork(after_in_child=Elastic.reset)  # a forked child has no part in the round
+
 
 def _create(options, _backend_options):
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):
@@ -117,7 +124,8 @@ class Backend(c10d.Backend):
         callbacks = callbacks_of(store)
         bootstrap = libddp.Bootstrap(rank=rank, rank_count=size, store=libddp.ctypes.pointer(callbacks),
                                      name=f"c10d {name}{Elastic.round}".encode(),
-                                     round=round_id.encode() if round_id else None, **_from_environment())
+                                     round=round_id.encode() if round_id else None, parent=Elastic.world,
+                                     **_from_environment())
         options = libddp.InitOptions(backend=b"cpu", timeout_ms=milliseconds(timeout))
         checked(libddp.init_process_group, bootstrap, options, self._group)
         _groups.add(self)
@@ -481,7 +489,7 @@ class Backend(c10d.Backend):
         kind, size = _movable(tensor, what)
         if tensor.is_floating_point() or tensor.is_complex():
             raise ValueError(f"ddp: {what} with {op} of {tensor.dtype} is not supported")
-        together = torch.empty((self.size(), *tensor.shape), dtype=tensor.dtype)
+        together = torch.empty((self.size(), *tensor.shape), dtype=tensor.dtype, device="cpu")
 
         def finish():
             if self.rank() in roots:
@@ -496,9 +504,9 @@ class Backend(c10d.Backend):
         if _op_of(opts) != dist.ReduceOp.SUM:
             raise ValueError("ddp: all_reduce of sparse tensors is for SUM only")
         given = tensor.coalesce()
-        counts = torch.empty(self.size(), dtype=torch.int64)
+        counts = torch.empty(self.size(), dtype=torch.int64, device="cpu")
         options = self._options(opts)
-        own_count = torch.tensor([given._nnz()])
+        own_count = torch.tensor([given._nnz()], device="cpu")
         self._begin_posted()
         Call(libddp.all_gather, (own_count.data_ptr(), counts.data_ptr(), 1, libddp.INT64, options), []).run(
             self._group)
@@ -506,7 +514,7 @@ class Backend(c10d.Backend):
         def from_all(own, width):
             own = own.contiguous()
             kind, _ = _movable(own, "all_reduce")
-            together = torch.empty((int(counts.sum()) * width,), dtype=own.dtype)
+            together = torch.empty((int(counts.sum()) * width,), dtype=own.dtype, device="cpu")
             each = (libddp.ctypes.c_size_t * self.size())(*(count * width for count in counts.tolist()))
             Call(libddp.all_gather_v, (own.data_ptr(), together.data_ptr(), each, kind, options), []).run(self._group)
             return together
@@ -599,7 +607,7 @@ def _side_by_side(tensors, is_input, is_output):
         end += tensor.numel() * tensor.element_size()
     else:
         return place, None, tensors
-    together = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+    together = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype, device="cpu")
     parts = [part.view_as(tensor) for part, tensor in zip(together.split([t.numel() for t in tensors]), tensors)]
 
     def copy(to, given):

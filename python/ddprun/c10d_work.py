@@ -1,5 +1,6 @@
 """What PyTorch's backend `ddp` makes of one call of libddp: a Work, a future, an exception."""
 
+import collections
 import concurrent.futures
 import datetime
 import functools
@@ -19,24 +20,16 @@ def milliseconds(time):
     return max(int(time / datetime.timedelta(milliseconds=1)), 0)
 
 
-# The first failure of a group since forget_failures(). ddprun.elastic asks for it, because the exception that reaches
-# the program may be another one: backward() makes a RuntimeError of it.
-_failures = []
+# The failures of groups that ddprun.elastic has not forgotten yet, the newest ones. The exception that reaches the
+# program may be another one: backward() makes a RuntimeError of it.
+failures = collections.deque(maxlen=64)
 _FAILURES = {libddp.TIMEOUT, libddp.RANK_FAILURE, libddp.ABORTED, libddp.ROUND_OVER}
-
-
-def first_failure():
-    return _failures[0] if _failures else None
-
-
-def forget_failures():
-    _failures.clear()
 
 
 def error_of(error):
     """The exception of PyTorch for one of libddp."""
-    if error.status in _FAILURES and not _failures:
-        _failures.append(libddp.Error(error.status, error.text, error.ranks))  # a copy holds no frames of `train`
+    if error.status in _FAILURES:
+        failures.append(error.copy())
     if error.status == libddp.INVALID_ARGUMENT:
         return ValueError(str(error))
     if error.status == libddp.STORE_ERROR:
@@ -76,7 +69,8 @@ _pending_numbers = itertools.count(1)
 @libddp.Completed
 def _on_completed(number, status):
     function = _pending.pop(number)
-    function(libddp.Error(status, libddp.last_error()) if status != libddp.OK else None)
+    is_error = status != libddp.OK
+    function(libddp.Error(status, libddp.last_error(), libddp.last_error_ranks()) if is_error else None)
 
 
 def _call_when_completed(handle, function):

@@ -17,6 +17,7 @@ import gc
 import io
 import os
 import pickle
+import socket
 import time
 import weakref
 
@@ -26,6 +27,8 @@ import torch.distributed as dist
 from ddprun import c10d, c10d_work, libddp
 
 _TIMEOUT = datetime.timedelta(minutes=10)
+_STORE_TRY = datetime.timedelta(seconds=5)  # between two looks at whether the round is over
+_NEWS_S = 5  # longest time between what the end of another node breaks here, and ddprun's news of it
 
 
 class ElasticState:
@@ -80,9 +83,11 @@ class ElasticState:
         self._raised = None
         try:
             function(*arguments)
+            return
         except libddp.Error as error:
-            raised, self._raised = self._raised, None
-            raise (raised or c10d_work.error_of(error)) from None
+            failure = error.copy()
+        raised, self._raised = self._raised, None
+        raise raised or c10d_work.error_of(failure)  # out of the handler: the program's exception keeps its cause
 
     def _callback(self, function):
         state = weakref.ref(self)
@@ -95,11 +100,14 @@ class ElasticState:
                 libddp.set_last_error(error.text, error.ranks)
                 return error.status
             except BaseException as error:  # none may pass through C
-                state()._raised = error
-                libddp.set_last_error(f"{type(error).__name__}: {error}")
-                return libddp.ERROR
+                return state()._kept(error)
 
         return run
+
+    def _kept(self, error):
+        self._raised = error
+        libddp.set_last_error(_described(error))
+        return libddp.ERROR
 
     def _commit(self):
         older = 1 - (self._newest or 0)
@@ -157,12 +165,19 @@ def run_elastic(state, train, timeout=_TIMEOUT, seat_timeout=None):
 
     @libddp.Train
     def in_round(_context, world):
-        failure = _run_round(state, train, libddp.ctypes.c_void_p(world), timeout)
-        gc.collect()  # a DistributedDataParallel of a failed round has hooks in the model until it is freed
-        if failure is None:
-            return libddp.OK
-        libddp.set_last_error(failure.text, failure.ranks)
-        return failure.status
+        try:
+            failure = _run_round(state, train, libddp.ctypes.c_void_p(world), timeout)
+            gc.collect()  # a DistributedDataParallel of a failed round has hooks in the model until it is freed
+            if failure is None:
+                return libddp.OK
+            libddp.set_last_error(failure.text, failure.ranks)
+            return failure.status
+        except BaseException as error:  # none may pass through C
+            return state._kept(error)
+        finally:
+            c10d.Elastic.reset()
+            _RoundStore.of_this_round.clear()
+            c10d_work.failures.clear()
 
     group = libddp.InitOptions(backend=b"cpu", timeout_ms=c10d_work.milliseconds(timeout))
     options = libddp.ElasticOptions(group=libddp.ctypes.pointer(group),
@@ -179,9 +194,16 @@ def should_stop():
 
 def _run_round(state, train, world, timeout):
     """None if `train` has returned; else what to tell libddp."""
-    c10d_work.forget_failures()
+    c10d_work.failures.clear()
     c10d.Elastic.world, c10d.Elastic.has_further_groups = world, False
     failure = None
+
+    def failure_of(error):
+        found = _failure_of(error, world)
+        if found is None or not _has_launcher():  # there is no further round
+            state._raised = error
+        return found or libddp.Error(libddp.ERROR, _described(error))
+
     try:
         info = _info_of(world)
         c10d.Elastic.round = f" of round {info.round.decode()}"
@@ -189,48 +211,110 @@ def _run_round(state, train, world, timeout):
                                 world_size=info.rank_count, timeout=timeout)
         train(state)
     except Exception as error:
-        failure = c10d_work.first_failure()
-        if failure is None:
-            state._raised = error
-            failure = libddp.Error(libddp.ERROR, f"{type(error).__name__}: {error}")
+        failure = failure_of(error)
     except BaseException as error:  # ctrl-c, sys.exit()
         state._raised = error
         failure = libddp.Error(libddp.ERROR, type(error).__name__)
-    try:
-        _leave_groups()
-    except Exception as error:  # of a send or receive that nobody waited for
-        failure = failure or c10d_work.first_failure() or libddp.Error(libddp.ERROR, str(error))
-        _leave_groups()
+    error = _leave_groups()
+    if failure is None and error is not None:
+        failure = failure_of(error)
     if failure is not None and c10d.Elastic.has_further_groups:
         failure.ranks = ()  # a rank that hangs is found by ddprun: it does not leave the round
-    c10d.Elastic.world, c10d.Elastic.round = None, ""
-    _RoundStore.of_this_round.clear()
     return failure
 
 
 def _leave_groups():
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    """The first error of a send or receive that nobody waited for."""
+    first = None
+    for _ in range(len(c10d._groups) + 1):  # each error is of another group
+        if not dist.is_initialized():
+            break
+        try:
+            dist.destroy_process_group()
+        except Exception as error:
+            first = first or error
+    return first
+
+
+def _has_launcher():
+    return "DDPRUN_AGENT_SOCKET" in os.environ
+
+
+def _described(error):
+    return f"{type(error).__name__}: {error}"
+
+
+def _chain(error):
+    """An exception, and those that it came from."""
+    found, left = {}, [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
+            left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+    return list(found.values())
+
+
+def _failure_of(error, world):
+    """The failure of the round because of which `train` raised this. None: the exception is the program's own."""
+    chain = _chain(error)
+    texts = [str(each) for each in chain]
+    for failure in c10d_work.failures:
+        if any(failure.text.partition("\n")[0] in text for text in texts):
+            return failure.copy()
+    # The program may have handled that failure, or has kept of it nothing but that it failed. A lost store may be the
+    # end of the node that serves it, of which ddprun tells a little later.
+    if c10d_work.failures or any(isinstance(each, dist.DistError) for each in chain):
+        return _end_of_round(world)
+    return None
+
+
+def _end_of_round(world):
+    """What libddp says of the end of the round, if that comes soon."""
+    end = time.monotonic() + _NEWS_S
+    while True:
+        try:
+            libddp.group_check(world)
+        except libddp.Error as over:
+            return over.copy()
+        if time.monotonic() > end or not _has_launcher():
+            return None
+        time.sleep(0.01)
 
 
 def _store_of_round(world, info, timeout):
     """Where further groups meet: the launcher's store, else one of rank 0's."""
     place = libddp.LauncherStore()
-    libddp.get_launcher_store(place)
-    host, port = place.host.decode(), place.port
-    if port == 0 and info.rank_count == 1:
+    c10d_work.checked(libddp.get_launcher_store, place)
+    if place.port == 0 and info.rank_count == 1:
         return dist.HashStore()
     store = None
-    if port == 0:
-        host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    if place.port == 0:
         if info.rank == 0:
+            own = "127.0.0.1" if info.local_rank_count == info.rank_count else socket.gethostname()
+            host = os.environ.get("MASTER_ADDR") or own
             store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
-        number = libddp.ctypes.c_int64(store.port if store is not None else 0)
-        libddp.broadcast(world, libddp.ctypes.addressof(number), 1, libddp.INT64, 0, None, None)
-        port = number.value
+            place.host, place.port = host.encode(), store.port
+        c10d_work.checked(libddp.broadcast, world, libddp.ctypes.addressof(place), libddp.ctypes.sizeof(place),
+                          libddp.UINT8, 0, None, None)
     if store is None:
-        store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+        store = _connected(place.host.decode(), place.port, world, timeout)
     return _RoundStore(dist.PrefixStore(f"ddprun elastic {info.round.decode()}", store), world, timeout)
+
+
+def _connected(host, port, world, timeout):
+    """A client of the store. TCPStore() alone would go on trying when the round is over."""
+    end = time.monotonic() + timeout.total_seconds()
+    while True:
+        try:
+            store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=min(timeout, _STORE_TRY))
+            store.set_timeout(timeout)
+            return store
+        except dist.DistError:
+            c10d_work.checked(libddp.group_check, world)
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 class _RoundStore(dist.Store):
@@ -304,23 +388,27 @@ def _is_apart(value):
 class _Pickler(pickle.Pickler):
     def __init__(self, file, tensors):
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._tensors = tensors
+        self._tensors, self._indices = tensors, {}
 
     def persistent_id(self, value):
         if not _is_apart(value):
             return None
-        self._tensors.append(value)
-        return len(self._tensors) - 1, value.device.type
+        index = self._indices.setdefault(id(value), len(self._tensors))
+        if index == len(self._tensors):
+            self._tensors.append(value)  # so no other object has its id
+        return index, value.device.type
 
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file, tensors):
         super().__init__(file)
-        self._tensors = tensors
+        self._tensors, self._made = tensors, {}
 
     def persistent_load(self, which):
         index, device = which
-        return self._tensors[index].to(device, copy=True)  # a part may keep what it is given
+        if index not in self._made:
+            self._made[index] = self._tensors[index].to(device, copy=True)  # a part may keep what it is given
+        return self._made[index]
 
 
 def _copy_of(parts, older):
@@ -346,22 +434,22 @@ def _room(older, kinds):
     tensors = []
     for i, (dtype, shape) in enumerate(kinds):
         fits = i < len(old) and old[i].dtype == dtype and old[i].shape == shape
-        tensors.append(old[i] if fits else torch.empty(shape, dtype=dtype))
+        tensors.append(old[i] if fits else torch.empty(shape, dtype=dtype, device="cpu"))
     return tensors
 
 
 def _send(copy, group, rank):
     kinds = [(tensor.dtype, tensor.shape) for tensor in copy.tensors]
     head = bytearray(pickle.dumps((copy.parts, kinds)))
-    size = torch.tensor([len(head)])
+    size = torch.tensor([len(head)], device="cpu")
     for tensor in (size, torch.frombuffer(head, dtype=torch.uint8), *copy.tensors):
         _broadcast(tensor, group, rank)
 
 
 def _receive(group, source, older):
-    size = torch.empty(1, dtype=torch.int64)
+    size = torch.empty(1, dtype=torch.int64, device="cpu")
     _broadcast(size, group, source)
-    head = torch.empty(int(size), dtype=torch.uint8)
+    head = torch.empty(int(size), dtype=torch.uint8, device="cpu")
     _broadcast(head, group, source)
     parts, kinds = pickle.loads(libddp.ctypes.string_at(head.data_ptr(), head.numel()))  # PyTorch may lack NumPy
     tensors = _room(older, kinds)

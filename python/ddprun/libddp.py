@@ -23,6 +23,10 @@ class Error(Exception):
         super().__init__(text)
         self.status, self.text, self.ranks = status, text, ranks
 
+    def copy(self):
+        """One that holds no frames of the program."""
+        return Error(self.status, self.text, self.ranks)
+
 
 class _Struct(ctypes.Structure):
     """Sets struct_size, which is the first field of each struct."""
@@ -54,7 +58,7 @@ class Bootstrap(_Struct):
                 ("local_rank", ctypes.c_int32), ("local_rank_count", ctypes.c_int32), ("store_host", _text),
                 ("store_port", ctypes.c_uint16), ("store", ctypes.POINTER(Store)), ("name", _text), ("round", _text),
                 ("interface", _text), ("port_min", ctypes.c_uint16), ("port_max", ctypes.c_uint16),
-                ("reserved", ctypes.c_uint32)]
+                ("reserved", ctypes.c_uint32), ("parent", ctypes.c_void_p)]
 
 
 class InitOptions(_Struct):
@@ -151,7 +155,7 @@ def last_error():
     return _library.ddp_last_error().decode(errors="replace")
 
 
-def _last_error_ranks():
+def last_error_ranks():
     ranks = (_number * _library.ddp_last_error_ranks(None, 0))()
     _library.ddp_last_error_ranks(ranks, len(ranks))
     return tuple(ranks)
@@ -164,7 +168,7 @@ def set_last_error(text, ranks=()):
 
 def _check(status, _function, _arguments):
     if status != OK:
-        raise Error(status, last_error(), _last_error_ranks())
+        raise Error(status, last_error(), last_error_ranks())
     return status
 
 

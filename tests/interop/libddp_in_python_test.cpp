@@ -196,11 +196,16 @@ TEST_F(DdpBackend, FailureInASubGroupAccusesNoRankByItsNumberThere) {
 
 class ElasticPytorch : public DdpBackend {
  protected:
-  std::unique_ptr<Job> start_elastic(const std::vector<std::string>& arguments) const {
-    std::vector<std::string> words{"--standalone", "--no-prefix", "--nproc-per-node=2", "--max-restarts=1",
-                                   script("train_elastic.py")};
+  std::unique_ptr<Job> start_elastic(const std::vector<std::string>& arguments, int ranks = 2) const {
+    std::vector<std::string> words{"--standalone", "--no-prefix", "--nproc-per-node=" + std::to_string(ranks),
+                                   "--max-restarts=1", script("train_elastic.py")};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return std::make_unique<Job>(words, options());
+  }
+
+  static std::string survivor(Job& job, int rank = 0) {
+    const std::string begin = "rank " + std::to_string(rank) + " pid ";
+    return begin + std::to_string(job.number_after(begin)) + " ";
   }
 
   // By "rank R step S". Each step of each rank is printed once.
@@ -251,6 +256,48 @@ TEST_F(ElasticPytorch, SurvivorThatMakesAGroupMeanwhileKeepsItsProcess) {
   EXPECT_THAT(killed->out(), HasSubstr(survivor + "ends"));
   const auto waited = killed->number_after(survivor + "raised DistBackendError at ") - killed->number_after("dies at ");
   EXPECT_LT(waited, 2000) << "far below the timeout of 10 minutes, on a loaded machine too";
+}
+
+TEST_F(ElasticPytorch, SurvivorsInAGroupWithoutTheDeadRankKeepTheirProcesses) {
+  const auto killed = start_elastic({"4", "2", "sub_group"}, 3);
+  ASSERT_EQ(killed->wait(), 0) << killed->out() << killed->err();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(killed->out(), HasSubstr(survivor(*killed, rank) + "begins at step 2 with [1, 2]"));
+    const auto raised = killed->number_after(survivor(*killed, rank) + "raised DistBackendError at ");
+    ASSERT_GT(raised, 0) << killed->out();
+    EXPECT_LT(raised - killed->number_after("dies at "), 2000) << "far below ddprun's limit of 30 s";
+  }
+}
+
+TEST_F(ElasticPytorch, ARankThatStopsWhileOthersAreInBackwardIsFoundByThem) {
+  const auto stopped = start_elastic({"4", "2", "stops"});
+  ASSERT_EQ(stopped->wait(), 0) << stopped->out() << stopped->err();
+  EXPECT_THAT(stopped->err(), HasSubstr("rank 1 was killed by ddprun"));
+  EXPECT_THAT(stopped->out(), HasSubstr(survivor(*stopped) + "raised RuntimeError at "));
+  EXPECT_THAT(stopped->out(), HasSubstr(survivor(*stopped) + "begins at step 2 with [1, 2]"));
+}
+
+TEST_F(ElasticPytorch, AnErrorOfTheStoreBeforeTheNewsOfTheEndOfTheRoundIsAnsweredByTheNextRound) {
+  const auto killed = start_elastic({"4", "2", "store"});
+  ASSERT_EQ(killed->wait(), 0) << killed->out() << killed->err();
+  EXPECT_THAT(killed->out(), HasSubstr(survivor(*killed) + "begins at step 2 with [1, 2]"));
+}
+
+TEST_F(ElasticPytorch, AnErrorOfTheProgramAfterAFailureThatItHasHandledEndsIt) {
+  const auto job = start_elastic({"8", "4", "handled"});
+  EXPECT_NE(job->wait(), 0);
+  EXPECT_THAT(job->err(), HasSubstr("ZeroDivisionError: of the program"));
+}
+
+TEST_F(ElasticPytorch, WithoutALauncherTheProgramHasItsOwnException) {
+  auto by_hand = options();
+  by_hand.program = python();
+  by_hand.environment.push_back("RANK=0");
+  by_hand.environment.push_back("WORLD_SIZE=1");
+  Job job({script("train_elastic.py"), "0", "0", "alone"}, by_hand);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("raised OwnError, because of "));
+  EXPECT_THAT(job.out(), HasSubstr("the program wants it so"));
 }
 
 TEST_F(ElasticPytorch, AnErrorOfTheProgramEndsIt) {

@@ -1,10 +1,18 @@
 """train_elastic.py STEPS [DIES_AT [HOW]]: trains with ddprun.run_elastic, and prints the exact loss of each step.
 
-Rank 1 kills itself in the step DIES_AT of the first round, between backward and commit; with by_error it raises an
-exception there, in each round; with new_group rank 0 waits for it in new_group() then. Times are in milliseconds of
-CLOCK_MONOTONIC, which all processes of the host share.
+Rank 1 kills itself in the step DIES_AT of the first round, between backward and commit. HOW:
+by_error   it raises an exception there, in each round
+handled    rank 0 raises one there, in each round, after a failure of a group that it has handled
+new_group  rank 0 waits for it in new_group() then
+store      rank 0 has an error of the store then, which it may have before ddprun tells of the end of the round
+stops      it stops itself there instead (SIGSTOP), so that rank 0 waits in backward()
+sub_group  rank 2 of 3 kills itself there, and the others go on without it, in a group of their own
+alone      without ddprun: the group fails, and the program makes an exception of its own of that
+
+Times are in milliseconds of CLOCK_MONOTONIC, which all processes of the host share.
 """
 
+import datetime
 import os
 import signal
 import sys
@@ -16,9 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch._dynamo  # DistributedDataParallel imports it when it is first made
 import ddprun
+from ddprun import c10d, libddp
 
 steps = int(sys.argv[1])
 dies_at = int(sys.argv[2]) if len(sys.argv) > 2 else -1
+how = sys.argv[3] if len(sys.argv) > 3 else ""
 
 
 def now_ms():
@@ -59,23 +69,20 @@ def train(state):
     rank = dist.get_rank()
     say(f"begins at step {state.step} with {state.log!r} at {now_ms()}")
     model = DistributedDataParallel(state.model)
-    pair = dist.new_group([0, 1])
+    pair = dist.new_group([0, 1]) if how != "stops" else None  # with further groups no rank is named
     while state.step < steps:
         random = torch.Generator().manual_seed(1000 * rank + state.step)
         x = torch.randn(16, 8, generator=random)
         try:
             loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+            if state.step == dies_at and how == "stops" and rounds == 1 and not is_second():
+                stop_or_wait_shortly(rank)
             loss.backward()
-            if rank == 1 and state.step == dies_at and "by_error" in sys.argv:
-                raise ZeroDivisionError("of the program")
-            if rank == 1 and state.step == dies_at and not is_second():
-                print(f"dies at {now_ms()}", flush=True)
-                os.kill(os.getpid(), signal.SIGKILL)
-            if rank == 0 and state.step == dies_at and "new_group" in sys.argv and rounds == 1:
-                dist.new_group([0, 1])
-            if rank < 2:
+            if state.step == dies_at:
+                disturb(rank, pair)
+            if rank < 2 and pair is not None:
                 dist.all_reduce(loss.detach().clone(), group=pair)
-        except dist.DistBackendError as error:
+        except (dist.DistBackendError, RuntimeError) as error:
             say(f"raised {type(error).__name__} at {now_ms()}: {str(error).splitlines()[0]}")
             raise
         state.optimizer.step()
@@ -89,9 +96,62 @@ def train(state):
     say("ends")
 
 
+def disturb(rank, pair):
+    if how == "by_error" and rank == 1:
+        raise ZeroDivisionError("of the program")
+    if how == "handled":
+        if rank == 0:
+            try:
+                dist.monitored_barrier(pair, timeout=datetime.timedelta(milliseconds=100))
+            except dist.DistBackendError:
+                pass
+            raise ZeroDivisionError("of the program")
+        dist.barrier()  # in which it waits for rank 0
+    if rounds > 1 or is_second() or how == "stops":
+        return
+    if rank == (2 if how == "sub_group" else 1):
+        print(f"dies at {now_ms()}", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "sub_group":
+        while True:
+            dist.all_reduce(torch.zeros(1), group=pair)
+    if how == "new_group":
+        dist.new_group([0, 1])
+    if how == "store":
+        raise dist.DistNetworkError("the store is gone")
+
+
+def stop_or_wait_shortly(rank):
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    for group in c10d._groups:
+        group.set_timeout(datetime.timedelta(seconds=2))
+
+
 def is_second():
     """Whether this process stands in for one that died."""
-    return os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
+class OwnError(Exception):
+    pass
+
+
+def fail_alone(_state):
+    libddp.group_abort(c10d.Elastic.world, b"the program wants it so")
+    try:
+        dist.all_reduce(torch.zeros(1))
+    except dist.DistBackendError as error:
+        raise OwnError("of the program") from error
+
+
+if how == "alone":
+    try:
+        ddprun.run_elastic(ddprun.ElasticState(step=0), fail_alone)
+    except OwnError as error:
+        print(f"raised OwnError, because of {error.__cause__}")
+    sys.exit()
 
 
 torch.manual_seed(0)
