@@ -521,7 +521,7 @@ DDP_C_EXPORT ddp_status ddp_run_elastic(ddp_elastic_state state, ddp_status (*tr
 /* The launcher's store in the present round of this process, which the environment says of the first round only. */
 typedef struct ddp_launcher_store {
   size_t struct_size; /* sizeof(ddp_launcher_store) */
-  uint32_t port;      /* 0: the launcher has no store */
+  uint32_t port;      /* 0: none, as for a single rank, and where rank 0 serves a store of its own (mpirun, srun) */
   char host[260];     /* a name or an address, ended by 0 */
 } ddp_launcher_store;
 
