@@ -289,13 +289,14 @@ TEST_F(ElasticPytorch, AnErrorOfTheProgramAfterAFailureThatItHasHandledEndsIt) {
   EXPECT_THAT(job->err(), HasSubstr("ZeroDivisionError: of the program"));
 }
 
-TEST_F(ElasticPytorch, WithoutALauncherTheProgramHasItsOwnException) {
+TEST_F(ElasticPytorch, WithoutALauncherTheProgramHasItsStateAndItsOwnException) {
   auto by_hand = options();
   by_hand.program = python();
   by_hand.environment.push_back("RANK=0");
   by_hand.environment.push_back("WORLD_SIZE=1");
   Job job({script("train_elastic.py"), "0", "0", "alone"}, by_hand);
   EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("one tensor [1.0, 1.0]\n"));
   EXPECT_THAT(job.out(), HasSubstr("raised OwnError, because of "));
   EXPECT_THAT(job.out(), HasSubstr("the program wants it so"));
 }

@@ -7,7 +7,8 @@ new_group  rank 0 waits for it in new_group() then
 store      rank 0 has an error of the store then, which it may have before ddprun tells of the end of the round
 stops      it stops itself there instead (SIGSTOP), so that rank 0 waits in backward()
 sub_group  rank 2 of 3 kills itself there, and the others go on without it, in a group of their own
-alone      without ddprun: the group fails, and the program makes an exception of its own of that
+alone      without ddprun: the group fails, and the program makes an exception of its own of that. Its state is a
+           tensor that is there twice.
 
 Times are in milliseconds of CLOCK_MONOTONIC, which all processes of the host share.
 """
@@ -138,17 +139,20 @@ class OwnError(Exception):
     pass
 
 
-def fail_alone(_state):
+def fail_alone(state):
+    print("one tensor" if state.pair[0] is state.pair[1] else "two tensors", state.pair[0].tolist())
     libddp.group_abort(c10d.Elastic.world, b"the program wants it so")
     try:
-        dist.all_reduce(torch.zeros(1))
+        dist.all_reduce(torch.zeros(1, device="cpu"))
     except dist.DistBackendError as error:
         raise OwnError("of the program") from error
 
 
 if how == "alone":
+    pair = [torch.ones(2)] * 2
+    torch.set_default_device("meta")  # of the program's tensors
     try:
-        ddprun.run_elastic(ddprun.ElasticState(step=0), fail_alone)
+        ddprun.run_elastic(ddprun.ElasticState(pair=pair), fail_alone)
     except OwnError as error:
         print(f"raised OwnError, because of {error.__cause__}")
     sys.exit()
