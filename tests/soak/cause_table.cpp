@@ -133,7 +133,6 @@ std::string filled_in(std::string text, int failing_rank) {
 Answer try_it(const Staged& staged, const Placement& placement, const LimitedGroup& group, std::string& wrong) {
   const auto [nodes, failing_rank] = placement;
   Job::Options how;
-  if (takes_all_memory(staged)) how.before_exec = [&group] { group.enter(); };
   if (is_torch(staged)) how.environment = {"PYTHON_EXEC=" + std::string(std::getenv("DDP_TEST_PYTHON"))};
   if (is_torch(staged)) how.patience = 3 * kPatience;
   std::vector<std::unique_ptr<Job>> jobs;
@@ -144,6 +143,9 @@ Answer try_it(const Staged& staged, const Placement& placement, const LimitedGro
                                          is_torch(staged) ? "--nproc-per-node=2" : "--nproc-per-node=3"},
         with_others{"--nnodes=" + std::to_string(nodes), "--node-rank=" + std::to_string(node),
                     "--master-addr=127.0.0.1", "--master-port=" + port, "--nproc-per-node=1"};
+    // A node that shares the limit may lose a rank too, before the memory of the first one is free.
+    how.before_exec = {};
+    if (takes_all_memory(staged) && (nodes == 1 || node == failing_rank)) how.before_exec = [&group] { group.enter(); };
     jobs.push_back(std::make_unique<Job>(with_worker(nodes == 1 ? alone : with_others, staged, failing_rank), how));
   }
   auto answer = Answer::right;
