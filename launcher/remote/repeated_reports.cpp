@@ -4,15 +4,13 @@
 #include <iterator>
 #include <utility>
 
-#include "launcher/node/job_summary.hpp"
-
 namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kReportBytesMax = 64 * 1024;
 constexpr std::size_t kReportsMax = 16;  // a job has one; a host that was cut off may have another
 
-// As job_summary() writes them.
+// As job_summary() (launcher/node/job_summary.hpp) writes them.
 constexpr std::string_view kFirstLine = "error: ", kSecondLine = "where: ", kLastLine = "try:   ";
 constexpr std::string_view kLinesBetween[] = {
     "cause: ", "gpus:  ", "its stderr", "  | ", "all of its stderr: ", "after it:  "};

@@ -52,10 +52,10 @@ Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
   const bool are_enough = count >= options.nodes_min && (!facts.is_first || now >= deadline());
   if (count >= options.nodes_max || are_enough) {
     const bool waits_for_returning = returning_until_ && facts.are_nodes_missed;
-    auto not_before = facts.is_first        ? no_first_round_before_
-                      : waits_for_returning ? std::max(pause_ends_, *returning_until_)
-                                            : pause_ends_;
-    not_before = std::max(not_before, awaited_until);
+    const auto pause_over = facts.is_first        ? no_first_round_before_
+                            : waits_for_returning ? std::max(pause_ends_, *returning_until_)
+                                                  : pause_ends_;
+    const auto not_before = std::max(pause_over, awaited_until);
     const bool is_too_early = now < not_before;
     if (now >= ends_ || (!is_too_early && !facts.nodes.is_member_absent())) return {.is_complete = true};
     out.deadline = is_too_early ? std::min(not_before, ends_) : ends_;

@@ -14,7 +14,7 @@ tar -C "$scratch/tar" --strip-components=1 -xf "$scratch"/packages/*.tar.gz
 dpkg-deb -x "$scratch"/packages/*.deb "$scratch/deb"
 
 diff -r "$scratch/tar" "$scratch/deb/usr" || fail "the .deb and the .tar.gz differ"
-version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\) .*/\1/p' "$here/../../CMakeLists.txt")
+version=$("$here/../../.ci/version")
 [ "$(dpkg-deb -f "$scratch"/packages/*.deb Version)" = "$version" ] || fail "the .deb has another version than $version"
 if command -v rpmbuild >/dev/null; then
   rpm=$(echo "$scratch"/packages/*.rpm)

@@ -16,7 +16,7 @@ fi
 "$python" -m pip --disable-pip-version-check wheel --quiet --no-deps --no-index --no-build-isolation \
   -w "$scratch/new" -C "cmake.define.DDP_PREBUILT=$build" "$here/../../python" >"$scratch/log" 2>&1 ||
   { cat "$scratch/log"; exit 1; }
-version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\) .*/\1/p' "$here/../../CMakeLists.txt")
+version=$("$here/../../.ci/version")
 wheel=$scratch/new/ddprun-$version-py3-none-manylinux_2_28_x86_64.whl
 [ -f "$wheel" ] || fail "another wheel was made: $(ls "$scratch/new")"
 "$python" -m auditwheel show "$wheel" >"$scratch/audit" 2>&1 || { cat "$scratch/audit"; exit 1; }

@@ -29,7 +29,7 @@ for program in "$scratch"/prefix/bin/*; do
 done
 
 # One version, whoever is asked.
-version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\) .*/\1/p' "$here/../../CMakeLists.txt")
+version=$("$here/../../.ci/version")
 is_version() { [ "$2" = "$version" ] || { echo "$1 says version '$2' in place of $version"; exit 1; }; }
 for program in ddprun ddp-rendezvous ddp-bench; do
   is_version "$program --version" "$("$scratch/prefix/bin/$program" --version | sed "s/^$program //")"

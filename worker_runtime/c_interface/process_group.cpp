@@ -96,8 +96,7 @@ class CallbackStore : public Store {
   ddp_store callbacks_;
 };
 
-BootstrapOptions bootstrap_options(const ddp_bootstrap* given) {
-  const ddp_bootstrap read = read_struct(given, "ddp_bootstrap");
+BootstrapOptions bootstrap_options(const ddp_bootstrap& read) {
   BootstrapOptions options;
   options.rank = read.rank;
   options.size = read.rank_count;
@@ -124,9 +123,9 @@ BootstrapOptions bootstrap_options(const ddp_bootstrap* given) {
 
 ProcessGroup group_of(const ddp_bootstrap* bootstrap, const InitOptions& options) {
   if (bootstrap == nullptr) return init_process_group(options);
-  const ddp_group parent_handle = read_struct(bootstrap, "ddp_bootstrap").parent;
-  const auto parent = parent_handle != nullptr ? object_of(parent_handle) : nullptr;
-  ProcessGroup made = init_process_group(bootstrap_options(bootstrap), options);
+  const ddp_bootstrap read = read_struct(bootstrap, "ddp_bootstrap");
+  const auto parent = read.parent != nullptr ? object_of(read.parent) : nullptr;
+  ProcessGroup made = init_process_group(bootstrap_options(read), options);
   if (parent != nullptr) parent->impl()->add_sub_group(made.impl());
   return made;
 }
