@@ -8,8 +8,13 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
+
+#include "base/with_limit.hpp"
 
 namespace ddp::base {
 namespace {
@@ -25,12 +30,24 @@ bool is_at(int folder, const std::string& path) {
 
 enum class FolderLock { taken, is_anothers, none_to_be_had };  // the last: the file system has none
 
+UniqueFd open_folder(const std::string& folder) {
+  return UniqueFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
 FolderLock lock_folder(const std::string& folder, UniqueFd& fd) {
-  fd = UniqueFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  fd = open_folder(folder);
   if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return FolderLock::taken;
   const bool is_anothers = errno == EWOULDBLOCK || errno == ENOENT;  // who has removed it
   fd.reset();
   return is_anothers ? FolderLock::is_anothers : FolderLock::none_to_be_had;
+}
+
+// Empty if others still hold it then.
+UniqueFd lock_folder_within(std::chrono::milliseconds limit, const std::string& folder) {
+  const auto fd = std::make_shared<UniqueFd>(open_folder(folder));
+  const auto result =
+      run_with_limit(limit, [fd] { return std::string(*fd && ::flock(fd->get(), LOCK_EX) == 0 ? "locked" : ""); });
+  return result == "locked" ? std::move(*fd) : UniqueFd();
 }
 
 }  // namespace
@@ -45,7 +62,9 @@ LockedFolder make_locked_folder(const std::string& parent, const std::string& st
 }
 
 void for_each_left_folder(const std::string& parent, const std::string& start,
-                          const std::function<void(const std::string& path)>& use) {
+                          const std::function<void(const std::string& path)>& use, const EndingHolders& ending) {
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> wait_ends;
   std::error_code ignored;
   for (std::filesystem::directory_iterator entry(parent, ignored), end; entry != end;) {
     const auto path = entry->path();
@@ -55,7 +74,12 @@ void for_each_left_folder(const std::string& parent, const std::string& start,
     if (name.compare(0, start.size(), start) != 0 || name.size() != start.size() + kUnique.size()) continue;
     if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) continue;
     UniqueFd fd;
-    if (lock_folder(path, fd) == FolderLock::taken) use(path.string());
+    const auto got = lock_folder(path, fd);
+    if (got == FolderLock::is_anothers && ending.is_ending && ending.is_ending(path.string())) {
+      if (!wait_ends) wait_ends = Clock::now() + ending.limit;
+      fd = lock_folder_within(std::chrono::ceil<std::chrono::milliseconds>(*wait_ends - Clock::now()), path.string());
+    }
+    if (fd) use(path.string());
   }
 }
 

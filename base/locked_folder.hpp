@@ -4,6 +4,7 @@
 // children have ended.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -20,7 +21,13 @@ struct LockedFolder {
 LockedFolder make_locked_folder(const std::string& parent, const std::string& start);
 
 // Calls use(path) for each such folder of this user that no living process holds. The lock is held during the call.
+// Of a folder that is held, is_ending(path) may say that its processes are about to end: then waits for that, at most
+// `limit` for all of them together.
+struct EndingHolders {
+  std::function<bool(const std::string& path)> is_ending;
+  std::chrono::milliseconds limit;
+};
 void for_each_left_folder(const std::string& parent, const std::string& start,
-                          const std::function<void(const std::string& path)>& use);
+                          const std::function<void(const std::string& path)>& use, const EndingHolders& ending = {});
 
 }  // namespace ddp::base

@@ -215,7 +215,8 @@ class Agent {
 
   void perform(const NodeCore::WriteRecord&) {
     const auto& round = core_.round();
-    record_file_.write({run_id_, {node_key_, round.round, round.group_rank, round.group_world_size, round.nonce}});
+    record_file_.write(
+        {run_id_, {node_key_, round.round, round.group_rank, round.group_world_size, round.nonce}, ::getpid()});
   }
 
   void perform(const NodeCore::BeginStore& action) {

@@ -20,8 +20,9 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr std::chrono::seconds kRemovalLimit{2};  // nobody needs what is left
-constexpr std::size_t kRecordsMax = 4;            // that wait for their disk
+constexpr std::chrono::seconds kRemovalLimit{2};   // nobody needs what is left
+constexpr std::chrono::seconds kGuardianLimit{1};  // for that of a ddprun which has ended
+constexpr std::size_t kRecordsMax = 4;             // that wait for their disk
 
 void remove_folder(const std::string& path) {
   std::error_code ignored;
@@ -82,8 +83,13 @@ ScratchDirectory::ScratchDirectory(const std::string& run_id) {
   const auto parent = std::filesystem::absolute(wanted).string();  // workers may start in another folder
   const auto boot = base::boot_id();  // other hosts, with locks of their own, may have the same folder there
   const auto start = "ddprun_scratch_" + (boot.empty() ? folder_name_of(base::host_name()) : boot) + "_";
-  base::for_each_left_folder(parent, start, [&](const std::string& path) {
-    const auto record = boot.empty() ? std::nullopt : read_record(path);
+  const auto record_in = [&](const std::string& path) { return boot.empty() ? std::nullopt : read_record(path); };
+  const auto is_ending = [&](const std::string& path) {
+    const auto record = record_in(path);
+    return record && record->run_id == run_id && has_ended(*record);
+  };
+  const auto take_over = [&](const std::string& path) {
+    const auto record = record_in(path);
     const bool is_of_job = record && record->run_id == run_id;
     if (is_of_job && ended_nodes_.size() < rendezvous::kEndedNodesMax) {
       ended_nodes_.push_back(record->node);
@@ -91,7 +97,8 @@ ScratchDirectory::ScratchDirectory(const std::string& run_id) {
     } else if (!record || (!is_of_job && is_record_old(path))) {
       remove_folder(path);
     }
-  });
+  };
+  base::for_each_left_folder(parent, start, take_over, {is_ending, kGuardianLimit});
   try {
     folder_ = base::make_locked_folder(parent, start);
   } catch (const std::system_error& error) {

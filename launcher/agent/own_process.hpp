@@ -47,7 +47,8 @@ rlimit raise_descriptor_limit();
 // A ddprun that is killed leaves its folder, and the next one of the same user removes that, while the host is not
 // booted again. It knows by a lock on the folder (flock), which the kernel releases once ddprun and its guardian have
 // ended. A folder with a record (node_record.hpp) also proves the end of its node. One of this job stays until this
-// node has a record of its own, one of another job until a ddprun of that job comes, a day at most.
+// node has a record of its own, one of another job until a ddprun of that job comes, a day at most. Where a ddprun of
+// this job has ended and its guardian is about to, waits for that, a second at most.
 class ScratchDirectory {
  public:
   explicit ScratchDirectory(const std::string& run_id);

@@ -1,10 +1,12 @@
 #include "launcher/guardian/node_record.hpp"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <ctime>
 #include <exception>
@@ -44,13 +46,10 @@ std::string text_in(const std::string& path) {
 void write_record(const std::string& folder, const NodeRecord& record) noexcept {
   try {
     const auto& node = record.node;
-    const Json json{{"folder", identity_of(folder)},
-                    {"run_id", record.run_id},
-                    {"node_key", node.node_key},
-                    {"round", to_string(node.round)},
-                    {"group_rank", node.group_rank},
-                    {"group_world_size", node.group_world_size},
-                    {"nonce", node.nonce}};
+    const Json json{{"folder", identity_of(folder)}, {"run_id", record.run_id},
+                    {"node_key", node.node_key},     {"round", to_string(node.round)},
+                    {"group_rank", node.group_rank}, {"group_world_size", node.group_world_size},
+                    {"nonce", node.nonce},           {"pid", record.pid}};
     const auto path = folder + "/" + kNewRecord;
     base::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!file || base::write_all(file.get(), json.dump()) != 0) return;
@@ -66,7 +65,8 @@ std::optional<NodeRecord> read_record(const std::string& folder) {
     const auto round = parse_round_id(json.at("round").get<std::string>());
     NodeRecord out{json.at("run_id").get<std::string>(),
                    {json.at("node_key").get<std::string>(), round.value_or(RoundId{}), json.at("group_rank").get<int>(),
-                    json.at("group_world_size").get<int>(), json.at("nonce").get<std::string>()}};
+                    json.at("group_world_size").get<int>(), json.at("nonce").get<std::string>()},
+                   json.value("pid", 0)};
     const auto& node = out.node;
     const bool is_whole = round && base::is_random_key(node.node_key) && base::is_random_key(node.nonce) &&
                           node.group_rank >= 0 && node.group_rank < node.group_world_size &&
@@ -85,6 +85,8 @@ void keep_record_only(const std::string& folder) {
     if (path.filename() != kRecord) std::filesystem::remove_all(path, ignored);
   }
 }
+
+bool has_ended(const NodeRecord& record) { return record.pid > 0 && ::kill(record.pid, 0) != 0 && errno == ESRCH; }
 
 bool is_record_old(const std::string& folder) {
   struct stat info {};

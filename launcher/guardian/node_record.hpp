@@ -18,6 +18,7 @@ namespace ddp::launcher {
 struct NodeRecord {
   std::string run_id;
   rendezvous::EndedNode node;
+  int pid = 0;  // of ddprun, among the processes that it sees; 0: not known
 };
 
 // Replaces the record of the folder, at one instant. What can't be written is left out: then nothing is proven. May
@@ -29,6 +30,10 @@ std::optional<NodeRecord> read_record(const std::string& folder);
 
 // Removes what else is in the folder.
 void keep_record_only(const std::string& folder);
+
+// Its ddprun has ended; the guardian follows as soon as it has killed the workers. A guess where ddprun was in another
+// PID namespace.
+bool has_ended(const NodeRecord& record);
 
 // Older than a day, or none.
 bool is_record_old(const std::string& folder);

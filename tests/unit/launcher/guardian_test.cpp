@@ -98,7 +98,7 @@ TEST(Guardian, KeepsTheRecordOfTheNodeIfNobodyHearsItsFarewell) {
     const auto folder = parent.path() / "of_ddprun";
     fs::create_directory(folder);
     std::ofstream(folder / "error.json") << "{}";
-    const NodeRecord record{"job", {std::string(32, 'a'), {1, 2, 3}, 0, 1, std::string(32, 'b')}};
+    const NodeRecord record{"job", {std::string(32, 'a'), {1, 2, 3}, 0, 1, std::string(32, 'b')}, 0};
     write_record(folder, record);
     GuardianOptions options{{"/bin/true", {"true"}}, {}, {}, {1024, 1024}, {}, folder};
     sigemptyset(&options.worker_signal_mask);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -75,8 +77,41 @@ class OwnScratchDirectory : public ::testing::Test {
     }
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   }
+  // The same with a guardian, which does `what(folder)` and ends. Returns its process.
+  static pid_t leave_one_with_guardian(const std::function<void(const std::string&)>& what) {
+    int pipe[2];
+    EXPECT_EQ(::pipe(pipe), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const ScratchDirectory own("job");
+      auto record = record_of("job");
+      record.pid = ::getpid();
+      write_record(own.path(), record);
+      const pid_t guardian = ::fork();
+      if (guardian == 0) {
+        what(own.path());
+        ::_exit(0);
+      }
+      if (::write(pipe[1], &guardian, sizeof guardian) != sizeof guardian) ::_exit(1);
+      ::kill(::getpid(), SIGKILL);
+    }
+    pid_t guardian = 0;
+    EXPECT_EQ(::read(pipe[0], &guardian, sizeof guardian), static_cast<ssize_t>(sizeof guardian));
+    EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+    return guardian;
+  }
+  // Source: proc(5), /proc/locks; "->" is one that waits.
+  static bool is_lock_awaited(ino_t inode) {
+    std::ifstream locks("/proc/locks");
+    const auto of_inode = ":" + std::to_string(inode) + " ";
+    for (std::string line; std::getline(locks, line);)
+      if (line.find("->") != std::string::npos && line.find(of_inode) != std::string::npos) return true;
+    return false;
+  }
   static NodeRecord record_of(const std::string& run_id) {
-    return {run_id, {std::string(32, 'a'), {1700000000, 7, 3}, 1, 2, std::string(32, 'b')}};
+    return {run_id, {std::string(32, 'a'), {1700000000, 7, 3}, 1, 2, std::string(32, 'b')}, 0};
   }
   fs::path only_folder() const { return fs::directory_iterator(parent_.path())->path(); }
 
@@ -162,6 +197,25 @@ TEST_F(OwnScratchDirectory, RecordOfARunThatLivesProvesNothing) {
   const ScratchDirectory living("job");
   write_record(living.path(), record_of("job"));
   EXPECT_THAT(ScratchDirectory("job").ended_nodes(), IsEmpty());
+}
+
+// A supervisor starts ddprun anew once it has reaped it, which may be before the guardian was killed.
+TEST_F(OwnScratchDirectory, RecordOfAKilledRunProvesItsEndOnceItsGuardianHasEndedToo) {
+  leave_one_with_guardian([](const std::string& folder) {
+    struct stat info {};
+    ::stat(folder.c_str(), &info);
+    while (!is_lock_awaited(info.st_ino)) {
+    }
+  });
+  EXPECT_THAT(ScratchDirectory("job").ended_nodes(), ElementsAre(record_of("job").node));
+}
+
+TEST_F(OwnScratchDirectory, RecordOfAKilledRunProvesNothingWhileItsGuardianLives) {
+  const auto guardian = leave_one_with_guardian([](const std::string&) {
+    for (;;) ::pause();
+  });
+  EXPECT_THAT(ScratchDirectory("job").ended_nodes(), IsEmpty());
+  EXPECT_EQ(::kill(guardian, SIGKILL), 0);
 }
 
 TEST_F(OwnScratchDirectory, CopyOfTheFolderOfARunThatLivesProvesNothing) {
