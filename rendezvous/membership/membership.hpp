@@ -252,7 +252,9 @@ class Membership {
   bool are_others_too_few() const;
   bool is_endpoint_here() const;
   bool were_all_members() const;
-  bool may_wait() const { return options_.holds_endpoint; }  // for others, where it may not go on
+  // For others, where it may not go on: they come here first. Where membership is on no node of the job there is nobody
+  // to step aside to.
+  bool may_wait() const { return options_.holds_endpoint || !options_.greater_part_only; }
   bool must_step_down() const { return !may_go_on() && !may_wait() && !guardian_awaited_until_; }
 
   // ddprun is told to stop (membership_stop.cpp).

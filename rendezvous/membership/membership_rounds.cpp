@@ -279,15 +279,16 @@ void Membership::end_round_if_all_have(TimePoint now) {
 }
 
 // Where membership is on no node of the job, only a round that another one began needs its greater part, once: another
-// membership may have gone on with it.
+// membership may have gone on with it. With as many nodes as the job takes here, those that are not have been replaced.
 bool Membership::may_go_on() const {
-  if (did_others_go_on()) return nodes_.count_available() >= options_.nodes_max;
-  if (!options_.greater_part_only && !recovery_.is_in_doubt()) return true;
+  const bool are_all_replaced = nodes_.count_available() >= options_.nodes_max;
+  if (did_others_go_on()) return are_all_replaced;
+  if (!options_.greater_part_only && (are_all_replaced || !recovery_.is_in_doubt())) return true;
   return quorum_.is_greater_part_here() || are_others_too_few();
 }
 
 // A node that others went on without has come, and none of them. They call at the endpoint once a second, or can't for
-// now, or have all ended. With as many nodes as the job takes here, they have been replaced.
+// now, or have all ended.
 bool Membership::did_others_go_on() const {
   const auto was_left_behind = [](const auto& entry) {
     const auto& held = entry.second.hello.held;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -454,6 +455,13 @@ TEST_F(DdprunHosts, WithADaemonOfItsOwnAJobOutlivesAnyOfItsHosts) {
   EXPECT_EQ(other.wait(), 130) << other.err();
 }
 
+// By which a ddprun proves later that one before it has ended. They are written beside the workers' start.
+bool are_records_written(const std::filesystem::path& below, std::ptrdiff_t count) {
+  using Entries = std::filesystem::recursive_directory_iterator;
+  const auto is_record = [](const auto& entry) { return entry.path().filename() == "node.json"; };
+  return becomes_true([&] { return std::count_if(Entries(below), Entries(), is_record) == count; });
+}
+
 // Nobody says that they have ended but the ddpruns that come in their place: the kernel has told these.
 TEST_F(DdprunHosts, OneOfThreeGoesOnOnceTheOthersWereKilledWithAllTheirProcessesAndReplaced) {
   auto* hosts = make_hosts({.count = 3});
@@ -471,6 +479,7 @@ TEST_F(DdprunHosts, OneOfThreeGoesOnOnceTheOthersWereKilledWithAllTheirProcesses
     std::vector<HostProcess> nodes, replacements;
     for (int host = 0; host < 3; ++host) nodes.push_back(node(host));
     for (auto& each : nodes) ASSERT_TRUE(each.prints("of 6 met all", 2)) << each.err();
+    ASSERT_TRUE(are_records_written(disks.path(), 3));
     for (int host = 0; host < 3; ++host) {
       if (host == survivor) continue;
       hosts->run(host, {"kill", "-9", "-1"}).wait();

@@ -632,11 +632,9 @@ TEST_F(Leave, ADaemonThatHadForgottenItsOwnRoundNeedsNoGreaterPartOfIt) {
     begin(1, 3);
     comes_again(2, 12, held);
     pass(20s);
-    EXPECT_EQ(stepped_down.has_value(), !was_its_own);
-    if (!was_its_own) continue;
     says(12, RoundEnded{0, {}, 2, false});
-    ASSERT_EQ(started.count(12), 1u);
-    EXPECT_EQ(started.at(12).round.number, 1u);
+    pass(20s);
+    EXPECT_EQ(started.count(12), was_its_own ? 1u : 0u);
   }
 }
 

@@ -295,31 +295,61 @@ TEST_F(Resume, NodesThatDoNotComeAreGivenUpAndTheGreaterPartGoesOn) {
   EXPECT_FALSE(stepped_down) << "after its first decision it has seen everything itself";
 }
 
-TEST_F(Resume, ARestartedDaemonThatTheGreaterPartDoesNotReachStepsDown) {
+TEST_F(Resume, ARestartedDaemonThatTheGreaterPartDoesNotReachWaitsForIt) {
+  greater_part_only = false;
+  begin(1, 3, 1);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  Held held[] = {held_by(1), held_by(2)};
+  for (auto& its : held) its.is_established = true;
+  begin_anew(1, 3);
+  comes_again(1, 11, held[0]);
+  pass(6999ms);
+  EXPECT_TRUE(stopped.empty()) << "its workers may still be needed";
+  pass(1ms);
+  ASSERT_EQ(stopped.count(11), 1u);
+  EXPECT_TRUE(stopped.at(11).back().reseat);
+  says(11, RoundEnded{0, {}, 2, false});
+  join(4, "newcomer");
+  pass(30s);
+  EXPECT_EQ(started.count(11), 0u) << "the others may have gone on elsewhere";
+  comes_again(2, 12, held[1]);
+  says(12, RoundEnded{0, {}, 2, false});
+  pass(1s);
+  EXPECT_EQ(started.count(11), 1u);
+  EXPECT_FALSE(stepped_down);
+}
+
+TEST_F(Resume, ARestartedDaemonWithAsManyNodesAsTheJobTakesWaitsForNobody) {
   greater_part_only = false;
   begin(1, 3, 1);
   for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
   auto held = held_by(1);
   held.is_established = true;
   begin_anew(1, 3);
+  for (const std::uint64_t id : {4u, 5u}) join(id, "newcomer" + std::to_string(id));
   comes_again(1, 11, held);
-  pass(6999ms);
+  pass(7s);
+  says(11, RoundEnded{0, {}, 2, false});
+  pass(1s);
+  for (const std::uint64_t id : {4u, 5u, 11u}) EXPECT_EQ(started.count(id), 1u) << id;
   EXPECT_FALSE(stepped_down);
-  pass(1ms);
-  EXPECT_TRUE(stepped_down);
-  EXPECT_TRUE(stopped.empty()) << "its workers may still be needed";
 }
 
 TEST_F(Resume, ARoundNotKnownToBeEstablishedGoesOnOnlyWhole) {
   greater_part_only = false;
   begin(1, 3, 1);
   for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
-  const Held held[] = {held_by(1), held_by(2)};
+  const Held held[] = {held_by(1), held_by(2), held_by(3)};
   begin_anew(1, 3);
-  comes_again(1, 11, held[0]);
-  comes_again(2, 12, held[1]);
+  for (const std::uint64_t id : {1u, 2u}) comes_again(id, 10 + id, held[id - 1]);
   pass(7s);
-  EXPECT_TRUE(stepped_down);
+  for (const std::uint64_t id : {11u, 12u}) says(id, RoundEnded{0, {}, 2, false});
+  pass(30s);
+  EXPECT_EQ(started.count(11), 0u);
+  comes_again(3, 13, held[2]);
+  says(13, RoundEnded{0, {}, 2, false});
+  pass(1s);
+  EXPECT_EQ(started.count(11), 1u);
 }
 
 // The daemon was started again while the round began, so no node has been told that all have started it.
