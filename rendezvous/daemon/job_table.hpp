@@ -58,7 +58,7 @@ class JobTable {
     auto found = jobs_.find(hello.run_id);
     JobBefore before;
     if (found != jobs_.end() && found->second.server->membership().is_ending()) {
-      before.last_round = found->second.server->membership().last_round();
+      before.last_round = found->second.server->membership().last_begun();
       ending_.emplace_back(hello.run_id, std::move(found->second));  // its nodes are still ending
       jobs_.erase(found);
       found = jobs_.end();
@@ -148,7 +148,7 @@ class JobTable {
                           const std::string& node_key) {
     const auto& membership = job.server->membership();
     if (membership.verdict() || job.server->is_over())
-      finished_.note(run_id, {membership.last_round(), membership.restart_count(), membership.spent_restarts(now)},
+      finished_.note(run_id, {membership.last_begun(), membership.restart_count(), membership.spent_restarts(now)},
                      membership.verdict(), has_successor, now);
     const bool is_awaited = !membership.has_begun() && !membership.is_ending() && membership.knows(node_key);
     if (!job.server->is_over() || is_awaited) return false;

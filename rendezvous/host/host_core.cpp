@@ -216,7 +216,9 @@ void HostCore::step_down(const StepDown& how) {
   has_stepped_down_ = true;
   farewell_ends_.reset();
   drop_all();
-  out_.emplace_back(how);
+  auto told = how;
+  told.last_begun = membership_.last_begun();
+  out_.emplace_back(std::move(told));
 }
 
 }  // namespace ddp::rendezvous

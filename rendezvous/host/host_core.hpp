@@ -70,6 +70,7 @@ class HostCore {
     std::string why;
     std::optional<Elsewhere> other_host{};  // who serves the job instead, where that is known
     bool is_round_given_up = false;         // for that of the other host
+    RoundId last_begun{};                   // here, or taken over
   };
   struct Finish {};  // everybody has heard how the job ended, or has had the time to
   using Action = std::variant<Tell, TellOwnAgent, Close, Drop, Print, StepDown, Finish>;

@@ -106,7 +106,8 @@ void Session::take(const Hosting&, TimePoint now) {
   greet(now);
 }
 
-// Whoever goes on without this node is one of its successors, or with them.
+// Whoever goes on without this node is one of its successors, or with them. The membership here may have begun a round
+// that this node has no part in: who serves the job again later must not take up the one before.
 void Session::take(const SteppedDown& event, TimePoint now) {
   if (!std::exchange(is_host_, false)) return;
   call_at_.reset();
@@ -114,7 +115,7 @@ void Session::take(const SteppedDown& event, TimePoint now) {
   join_deadline_ = now + options_.join_timeout;
   std::vector<Target> others;
   if (event.other_host) others.push_back(*event.other_host);
-  if (event.is_round_given_up && held_) held_->is_left_behind = true, newest_ = {};
+  if (held_ && (event.is_round_given_up || held_->round < event.last_begun)) held_->is_left_behind = true, newest_ = {};
   for (const auto& successor : successors_left()) others.push_back({successor.address, successor.port});
   if (host_) others.push_back(*host_);
   const auto endpoint = endpoint_elsewhere();  // newcomers come there
@@ -128,7 +129,7 @@ void Session::take(const SteppedDown& event, TimePoint now) {
 }
 
 Session::SteppedDown Session::stepped_down(const HostCore::StepDown& how) {
-  SteppedDown out{how.why, {}, how.is_round_given_up};
+  SteppedDown out{how.why, {}, how.is_round_given_up, how.last_begun};
   if (how.other_host) out.other_host = {how.other_host->address, how.other_host->port};
   return out;
 }

@@ -77,6 +77,7 @@ class Session {
     std::string why;
     std::optional<Target> other_host{};  // who serves the job instead, where that is known
     bool is_round_given_up = false;      // for that of the other host
+    RoundId last_begun{};                // by the membership here, or taken over
   };
   struct Connected {
     Target peer;  // by its numeric address

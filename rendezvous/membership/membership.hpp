@@ -159,6 +159,7 @@ class Membership {
   const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
   // That has begun here or was adopted, or is about to.
   RoundId last_round() const { return round_.id.value_or(RoundId{}); }
+  RoundId last_begun() const { return last_begun_; }  // here, or adopted: nodes may have it
   int restart_count() const { return restarts_.count(); }
   std::optional<std::vector<SpentRestarts>> spent_restarts(TimePoint now) const { return restarts_.spent(now); }
   const std::optional<JobStop>& job_stop() const { return stops_.stop(); }
@@ -324,7 +325,8 @@ class Membership {
   bool is_split_said_ = false;  // that too few nodes are here to go on
   Newcomers newcomers_;
   OwnAbsence own_absence_;
-  CurrentRound round_;                 // or the last one
+  CurrentRound round_;  // or the last one
+  RoundId last_begun_{};
   std::int64_t round_with_logs_ = -1;  // the highest that any node has logs of; the next one is above it
   int rounds_begun_ = 0;
   Restarts restarts_;

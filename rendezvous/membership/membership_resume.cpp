@@ -197,6 +197,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
     if (node.runs()) end_older_round(id, round_.id->number, true);
   nodes_.forget_round();  // a member of this one may have a group rank of the older one
   round_ = {held.round};
+  last_begun_ = held.round;
   deadline_.reset();
   phase_ = Phase::running;
   rounds_begun_ = 1;

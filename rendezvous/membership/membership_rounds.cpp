@@ -92,6 +92,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   if (must_step_down()) return step_down(why_too_few());  // nodes fell silent meanwhile
   if (!may_go_on()) return begin_gathering(now);
   recovery_.begin_own_round();
+  last_begun_ = last_round();
   is_endpoint_ours_ = !options_.endpoint_address.empty();
   phase_ = Phase::running;
   deadline_.reset();

@@ -83,7 +83,8 @@ class History {
     its.network.as_json = as_json;
     its.hosts = dice().chance(5) ? 1 : dice().between(2, 6);
     its.is_daemon_apart = dice().chance(40);
-    its.nodes_max = std::max(1, its.hosts - percent(30, 1, 2));  // the rest are spares
+    // The rest are spares, which a job of one node does not have: it is on the host that it was started on.
+    its.nodes_max = std::max(std::min(its.hosts, 2), its.hosts - percent(30, 1, 2));
     its.nodes_min = dice().chance(30) ? its.nodes_max : dice().between(1, its.nodes_max);
     its.restarts_max = dice().chance(20) ? 0 : dice().between(1, 6);
     its.join_timeout = std::chrono::milliseconds(1000 * dice().between(5, 30));

@@ -980,6 +980,21 @@ TEST_F(SessionTest, TheHostAtTheEndpoint_ServesAgainWhereNobodyElseWelcomesIt) {
   EXPECT_EQ(after(10s), "") << "it is at the endpoint";
 }
 
+TEST_F(SessionTest, TheHostAtTheEndpoint_ThatHadNoPartInTheLastRoundDoesNotTakeUpTheOneBefore) {
+  for (const std::uint32_t last : {0u, 1u}) {
+    session = Session({60s, 3s, 30s}, Hello{}, now);
+    (void)step(Session::Hosting{});
+    (void)hear(Welcome{});
+    (void)hear(start(0, 0));
+    (void)say(RoundEnded{0, {}, 1, false});
+    EXPECT_EQ(step(Session::SteppedDown{"", kSecond, false, start(last, 0).round}), "connect 10.0.0.2");
+    const auto actions = session.step(Session::Connected{kSecond}, now);
+    ASSERT_EQ(actions.size(), 1u);
+    const auto held = std::get<Hello>(std::get<Session::Send>(actions.front()).message).held.value();
+    EXPECT_EQ(held.is_left_behind, last == 1) << "another node's round";
+  }
+}
+
 TEST_F(SessionTest, TheHostAtTheEndpoint_ServesAgainWhereTheOtherHostIsLostBeforeARound) {
   EXPECT_EQ(step(Session::Hosting{}), "say hello");
   EXPECT_EQ(hear(Welcome{}), "hand welcome");
