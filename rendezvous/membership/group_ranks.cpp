@@ -40,6 +40,7 @@ std::vector<std::size_t> give_group_ranks(const std::vector<RankCandidate>& cand
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     const auto &x = candidates[a], &y = candidates[b];
     if (x.group_rank.has_value() != y.group_rank.has_value()) return x.group_rank.has_value();
+    if (x.has_older_work != y.has_older_work) return x.has_older_work;
     if (x.wish.has_value() != y.wish.has_value()) return x.wish.has_value();
     if (x.is_endpoint_host != y.is_endpoint_host) return x.is_endpoint_host;
     return is_before_naturally(x.host_name, y.host_name);

@@ -298,6 +298,8 @@ void Membership::gather(TimePoint now) {
     end_leave(now);
     if (phase_ == Phase::finished) return;
   }
+  // It may be the only one with what the workers have done, and others that were lost with it may be about to come too.
+  if (nodes_.is_older_work_awaited()) gathering_.await_returning(now);
   const auto& cool_down = restarts_.cool_down();
   const int count = cool_down.is_anyone_out(now) ? static_cast<int>(fit_nodes(cool_down, now).size())
                                                  : nodes_.count_available();  // without a walk over all of them

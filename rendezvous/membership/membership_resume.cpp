@@ -86,8 +86,6 @@ void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) 
   if (recovery_.awaits(held.group_rank) && (phase_ == Phase::running || phase_ == Phase::stopping))
     return seat(id, held, now);
   quorum_.seat(held.group_rank, nodes_.at(id).hello.node_key);
-  // Others that were lost with this one may be about to come too, with what their workers have kept.
-  if (phase_ == Phase::gathering) gathering_.await_returning(now);
   end_older_round(id, held.round.number, true);
 }
 
@@ -258,7 +256,9 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
 // A node that was cut off, while the others went on, ends the round that it still has before it takes part again.
 // may_reseat: its round is of this job, so that the newest state is the right one whoever has it.
 void Membership::end_older_round(NodeId id, std::uint32_t round, bool may_reseat) {
-  nodes_.set_older_round(id, round);
+  const auto& held = nodes_.at(id).hello.held;
+  const bool has_work = may_reseat && held && !held->is_left_behind && recovery_.proves_any_round(*held);
+  nodes_.set_older_round(id, {round, has_work});
   send(id, went_on_without(round, may_reseat && !job_stop()));
 }
 

@@ -149,7 +149,12 @@ std::optional<Nodes::TimePoint> Nodes::next_gone() const {
 std::optional<std::uint32_t> Nodes::older_round(NodeId id) const {
   const auto found = older_rounds_.find(id);
   if (found == older_rounds_.end()) return {};
-  return found->second;
+  return found->second.number;
+}
+
+bool Nodes::is_older_work_awaited() const {
+  return std::any_of(older_rounds_.begin(), older_rounds_.end(),
+                     [](const auto& entry) { return entry.second.has_work; });
 }
 
 int Nodes::count_available() const {

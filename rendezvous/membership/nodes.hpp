@@ -95,10 +95,15 @@ class Nodes {
 
   // --- nodes that still have an older round; they take part again when that has ended
 
-  void set_older_round(NodeId id, std::uint32_t round) { older_rounds_[id] = round; }
+  struct OlderRound {
+    std::uint32_t number = 0;
+    bool has_work = false;  // it is certain that the node had a part in it, and nobody has told it before to end it
+  };
+  void set_older_round(NodeId id, OlderRound round) { older_rounds_[id] = round; }
   void end_older_round(NodeId id) { older_rounds_.erase(id); }
   std::optional<std::uint32_t> older_round(NodeId id) const;
   bool has_older_rounds() const { return !older_rounds_.empty(); }
+  bool is_older_work_awaited() const;
 
   // --- nodes that leave the job, when the round is over
 
@@ -123,7 +128,7 @@ class Nodes {
   NodeId found_running_{};  // where the search for such a node begins
   std::map<NodeId, Absence> absences_;
   std::set<std::pair<TimePoint, NodeId>> absence_ends_;
-  std::map<NodeId, std::uint32_t> older_rounds_;
+  std::map<NodeId, OlderRound> older_rounds_;
   std::set<NodeId> leaving_;
 };
 

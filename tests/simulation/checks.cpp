@@ -193,8 +193,25 @@ void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::fu
                   std::all_of(members.begin(), members.end(), [&](Node* node) { return may_be_unheard(*node); }),
               "a collective of round ", to_string(id), " completes after one of round ", to_string(newest_complete_));
     else
-      newest_complete_ = id;
+      check_that_work_is_kept(std::exchange(newest_complete_, id), id, nodes, may_be_unheard);
   }
+}
+
+// What the workers of `before` have done is in the memory of its nodes: one of them has to be in the round after it,
+// while any of them is left.
+void Checks::check_that_work_is_kept(const RoundId& before, const RoundId& id, const std::vector<Node*>& alive,
+                                     const std::function<bool(Node&)>& may_be_unheard) const {
+  if (before == id || before == RoundId{} || disowned_.count(before) != 0 || may_two_go_on()) return;
+  const auto held = [&](const Node* node) {
+    const auto& members = rounds_.at(before).members;
+    return std::any_of(members.begin(), members.end(), [&](const auto& member) { return member.second == node; });
+  };
+  const auto& members = rounds_.at(id).members;
+  if (std::any_of(members.begin(), members.end(), [&](const auto& member) { return held(member.second); })) return;
+  for (auto* node : alive)
+    require(!held(node) || may_be_unheard(*node) || !node->session().is_joined() || !node->runs(), "round ",
+            to_string(id), " has none of the nodes of round ", to_string(before), ", and ", node->name(),
+            " is left of them");
 }
 
 }  // namespace ddp::simulation

@@ -84,6 +84,8 @@ class Checks {
   void begins_to_be_told(const Node& node, const rendezvous::StartRound& start);
   void check_that_all_ended_well(const RoundId& id) const;
   void check_whole(const RoundId& id, const Round& round);
+  void check_that_work_is_kept(const RoundId& before, const RoundId& id, const std::vector<Node*>& alive,
+                               const std::function<bool(Node&)>& may_be_unheard) const;
 
   std::map<RoundId, Round> rounds_;
   std::map<const Node*, RoundId> begun_;

@@ -31,5 +31,12 @@ TEST(GiveGroupRanks, HeldRankGoesBeforeAnyWish) {
   EXPECT_EQ(give_group_ranks({newcomer, holds_1_wishes_0}, 2), (Ranks{0, 1})) << "a node does not move to its wish";
 }
 
+TEST(GiveGroupRanks, NodesWithOlderWorkGoBeforeThoseWithNone) {
+  using Ranks = std::vector<std::size_t>;
+  const RankCandidate endpoint{{}, 0, true, "a"}, returned{{}, {}, false, "c", true}, member{1, {}, false, "b"};
+  EXPECT_EQ(give_group_ranks({endpoint, returned, member}, 2), (Ranks{1, 2}));
+  EXPECT_EQ(give_group_ranks({endpoint, returned, member}, 1), (Ranks{2})) << "it has newer work";
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous
