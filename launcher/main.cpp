@@ -17,6 +17,7 @@
 #include "launcher/command_line/help.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "launcher/command_line/machine.hpp"
+#include "launcher/output/report_pipe.hpp"
 #include "launcher/plan/plan.hpp"
 #include "launcher/remote/front.hpp"
 #include "launcher/remote/job_on_hosts.hpp"
@@ -63,7 +64,8 @@ std::string shown(const LaunchConfig& config, const std::vector<std::string>& en
   return {};
 }
 
-int launch(const std::vector<std::string>& arguments, const EnvironmentLookup& variable) {
+int launch(const std::vector<std::string>& arguments, const EnvironmentLookup& variable,
+           const ReportPipe& report_pipe) {
   if (arguments == std::vector<std::string>{kNodeServiceOption}) return serve_remote_node();
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
@@ -73,7 +75,7 @@ int launch(const std::vector<std::string>& arguments, const EnvironmentLookup& v
     return std::cout << hosts_plan_text(*job) << std::flush ? 0 : 1;
   }
   const auto config = parse_command_line(arguments, variable, machine);
-  if (config.mode == LaunchConfig::Mode::launch) return run_job(config, environment);
+  if (config.mode == LaunchConfig::Mode::launch) return run_job(config, environment, report_pipe);
   return std::cout << shown(config, environment) << std::flush ? 0 : 1;
 }
 
@@ -81,9 +83,10 @@ int launch(const std::vector<std::string>& arguments, const EnvironmentLookup& v
 
 int main(int argc, char** argv) {
   fill_standard_descriptors();
+  const auto report_pipe = ReportPipe::take();
   const auto variable = environment_with(ddp::security::take_token_variable());
   try {
-    return launch({argv + 1, argv + argc}, variable);
+    return launch({argv + 1, argv + argc}, variable, report_pipe);
   } catch (const ProgramError& error) {
     return report(error, error.outcome());
   } catch (const UsageError& error) {

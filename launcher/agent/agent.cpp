@@ -54,18 +54,19 @@ using Clock = std::chrono::steady_clock;
 
 class Agent {
  public:
-  Agent(const LaunchConfig& config, const std::vector<std::string>& environment)
+  Agent(const LaunchConfig& config, const std::vector<std::string>& environment, const ReportPipe& report_pipe)
       : config_(config),
         inherited_(environment),
+        report_pipe_(report_pipe),
         bindings_(worker_bindings(config, environment)),
         core_(node_options(config)),
         report_file_(config.report_file.empty() ? nullptr : std::make_shared<const ReportFile>(config.report_file)),
         taken_in_(signals_to_take_in(config.stop_signals, config.forward_signals,
                                      config.in_slurm_step || !config.slurm_step.empty())),
         security_(security_of(config)),
-        guardian_(
-            prepare_guardian(config, environment, bindings_, scratch_.path(), cgroup_.path(), security_, taken_in_),
-            config.workers),
+        guardian_(prepare_guardian(config, environment, bindings_, scratch_.path(), cgroup_.path(), security_,
+                                   taken_in_, report_pipe.fd()),
+                  config.workers),
         signals_(io_, taken_in_, config.forward_signals,
                  {[this](const NodeCore::Event& event) { decide(event); }, [this] { guardian_.child_ended(); },
                   [this] { output_.resize(); }}),
@@ -183,9 +184,9 @@ class Agent {
 
   void perform(const NodeCore::Print& action) { print(action.line, action.is_limited); }
   void perform(const NodeCore::PrintText& action) {
-    if (action.is_error || !config_.output.is_quiet) output_.print(action.text);
+    if (action.is_error || !config_.output.is_quiet) print_text(action.text, action.is_report);
   }
-  void perform(const NodeCore::PrintError& action) { output_.print(error_text(action.error)); }
+  void perform(const NodeCore::PrintError& action) { print_text(error_text(action.error), action.is_report); }
   void perform(const NodeCore::PrintLogFolder&) { output_.print_where(); }
 
   void perform(const NodeCore::Send& action) { meeting_.send(action.message); }
@@ -264,6 +265,10 @@ class Agent {
     workers_.perform(action);
   }
 
+  void print_text(const std::string& text, bool is_report) {
+    if (!is_report || !report_pipe_.write(text)) output_.print(text);
+  }
+
   // One line, whatever others have put into it. is_limited: they can cause it without end.
   void print(const std::string& line, bool is_limited = false) {
     if (is_limited) return limited_log_(line);
@@ -273,7 +278,8 @@ class Agent {
 
   const LaunchConfig& config_;
   const std::vector<std::string>& inherited_;  // ddprun's own environment
-  const std::vector<Binding> bindings_;        // of each worker; empty: none is bound
+  const ReportPipe& report_pipe_;
+  const std::vector<Binding> bindings_;  // of each worker; empty: none is bound
   const RoundId term_ = rendezvous::begin_term();
   const std::string run_id_ = run_id_of(config_, term_);
   const std::string node_key_ = base::random_key();
@@ -306,8 +312,8 @@ class Agent {
 
 }  // namespace
 
-int run_job(const LaunchConfig& config, const std::vector<std::string>& environment) {
-  return Agent(config, environment).run();
+int run_job(const LaunchConfig& config, const std::vector<std::string>& environment, const ReportPipe& report_pipe) {
+  return Agent(config, environment, report_pipe).run();
 }
 
 }  // namespace ddp::launcher

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "launcher/command_line/launch_config.hpp"
+#include "launcher/output/report_pipe.hpp"
 
 namespace ddp::launcher {
 
-// Returns ddprun's exit code once no process of the job is left. `environment` is ddprun's own, as "NAME=value". Throws
+// Returns ddprun's exit code once no process of the job is left. `environment` is ddprun's own, as "NAME=value". What
+// tells how the job has ended goes to the report pipe, if there is one, and else to stderr. Throws
 // ddp::Error or std::system_error where the job can't be started at all; nothing is left then either. Throws
 // RunningJobError (guarded_loop.hpp) where ddprun itself fails later.
-int run_job(const LaunchConfig& config, const std::vector<std::string>& environment);
+int run_job(const LaunchConfig& config, const std::vector<std::string>& environment, const ReportPipe& report_pipe);
 
 }  // namespace ddp::launcher

@@ -23,13 +23,14 @@ std::vector<int> ignored_signals(const LaunchConfig& config) {
 guardian::GuardianOptions prepare_guardian(const LaunchConfig& config, const std::vector<std::string>& inherited,
                                            const std::vector<Binding>& bindings, const std::string& scratch_directory,
                                            const std::string& cgroup,
-                                           std::shared_ptr<const security::Security> security,
-                                           const sigset_t& signals) {
+                                           std::shared_ptr<const security::Security> security, const sigset_t& signals,
+                                           int report_pipe) {
   guardian::GuardianOptions options{
       config.command, {}, {}, raise_descriptor_limit(), bindings, scratch_directory, ignored_signals(config)};
   if (security) options.worker_core_limit = security::hide_memory();  // so the guardian's is too
   options.security = std::move(security);
   options.cgroup = cgroup;
+  options.report_pipe = report_pipe;
   options.worker_directory = config.worker_directory;
   for (const auto& variable : inherited)
     if (!is_withheld(name_of(variable)) && !(config.virtual_local_rank && name_of(variable) == "CUDA_VISIBLE_DEVICES"))

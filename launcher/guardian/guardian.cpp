@@ -575,6 +575,7 @@ GuardianHandle start_guardian(const GuardianOptions& options) {
   if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork of the guardian");
   if (pid == 0) {
     ours.reset();
+    if (options.report_pipe >= 0) ::close(options.report_pipe);
     run_guardian(options, ddprun, std::move(its), std::move(agent));
   }
   return {pid, std::move(ours)};

@@ -39,6 +39,7 @@ struct GuardianOptions {
   std::shared_ptr<const security::Security> security{};  // of the farewell; none: it is plain
   std::string worker_directory{};                        // in which workers start; empty: ddprun's own
   std::string cgroup{};                                  // of the guardian and all below it; empty: ddprun's
+  int report_pipe = -1;                                  // ddprun's own descriptor, closed in the guardian; -1: none
 };
 
 struct GuardianHandle {

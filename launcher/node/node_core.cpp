@@ -425,7 +425,7 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
   const bool is_error = message.cause || message.try_this;
   const bool is_known = stop_announced_ && !is_error;
   if ((message.cause || message.what) && (!is_known || message.exit_code == rendezvous::kStoppedAtStep))
-    last_words_.emplace_back(PrintText{(is_error ? "" : "ddprun: ") + job_summary(message), is_error});
+    last_words_.emplace_back(PrintText{(is_error ? "" : "ddprun: ") + job_summary(message), is_error, true});
   if (message.cause) {
     const FailureReport& cause = *message.cause;
     const bool is_own = start_.round.term != 0 && is_of_round(cause.round) && cause.local_rank < options_.workers &&
@@ -565,7 +565,7 @@ void NodeCore::end_round() {
 // Nobody waits for them any more.
 void NodeCore::tell_of_survivors() {
   out_.emplace_back(ForgetTree{});
-  out_.emplace_back(PrintError{survivors_error(options_.host_name)});
+  out_.emplace_back(PrintError{survivors_error(options_.host_name), false});
 }
 
 FailureReport NodeCore::report_of(const WorkerFailure& failure) const {

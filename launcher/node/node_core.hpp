@@ -147,9 +147,11 @@ class NodeCore {
   struct PrintText {  // whole lines, as they are
     std::string text;
     bool is_error = false;
+    bool is_report = false;  // on how the job has ended
   };
   struct PrintError {
     rendezvous::LinkLost error;
+    bool is_report = true;
   };
   struct PrintLogFolder {};  // where the job's log files are, if there are any
 

@@ -14,7 +14,8 @@
 
 namespace ddp::launcher {
 
-// The number grows with each change of the frames.
+// Both sides pass over frames of a kind that they do not know. The number grows with each change of the frames that
+// such a side does not work with.
 inline constexpr std::string_view kRemoteMark = "[ddprun on this host, protocol 1]\n";
 
 enum class FrameKind : unsigned char {
@@ -24,6 +25,9 @@ enum class FrameKind : unsigned char {
   token = 't',      // that the node needs; one or two lines
   argument = 'a',   // one of ddprun's own, in order
   start = 's',      // the grace in milliseconds
+  // Before the start, to a host: its report may come as such a frame. An older ddprun writes it to stderr in any case.
+  // From a host: how the job has ended, in that ddprun's words; one frame, before `ended`.
+  report = 'r',
   // To a host, after the start.
   input = 'i',   // of rank 0; an empty one is its end. The next one may follow after input_taken
   signal = 'k',  // a number, for the host's ddprun

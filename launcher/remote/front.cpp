@@ -26,9 +26,9 @@
 #include "launcher/output/console.hpp"
 #include "launcher/remote/front_input.hpp"
 #include "launcher/remote/host_link.hpp"
+#include "launcher/remote/host_reports.hpp"
 #include "launcher/remote/hosts_core.hpp"
 #include "launcher/remote/node_service.hpp"
-#include "launcher/remote/repeated_reports.hpp"
 #include "launcher/remote/ssh_command.hpp"
 #include "rendezvous/membership/failure.hpp"
 #include "rendezvous/membership/outcome.hpp"
@@ -42,6 +42,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kConnectLimit{60};       // a login shell may be slow; ssh waits 10 s for a connection
 constexpr std::chrono::seconds kConfigurationLimit{5};  // for `ssh -G`, which connects nowhere
 constexpr std::chrono::seconds kAliveInterval{10};
+constexpr std::chrono::seconds kReportDelay{10};  // of a report, if the job goes on at other hosts
 constexpr std::size_t kConnectingMax = 32;  // at once: each login costs this machine some milliseconds of computing
 constexpr std::size_t kWordBytesMax = 500;  // of ssh's own words, in a line
 
@@ -75,12 +76,16 @@ class Front {
         core_timer_(io_),
         alive_timer_(io_),
         ask_timer_(io_),
+        report_timer_(io_),
         first_address_(first_address_of(job)) {
     ::prctl(PR_SET_DUMPABLE, 0);  // it has the token
     for (std::size_t i = 0; i < job.hosts.size(); ++i)
       links_.push_back(std::make_unique<HostLink>(
           io_, HostLink::Handlers{[this, i] { connected(i); },
-                                  [this, i](int stream, std::string_view bytes) { show(i, stream, bytes); },
+                                  [this, i](int stream, std::string_view bytes) {
+                                    console_.feed({static_cast<int>(i), stream}, bytes);
+                                  },
+                                  [this, i](std::string_view text) { take_report(i, text); },
                                   [this, i](std::string_view line) { note(name(i) + " (ssh): " + std::string(line)); },
                                   [this] { input_.want(); }, [this, i](const HostLink::End& end) { ended(i, end); }}));
     unreached_.resize(job.hosts.size());
@@ -126,13 +131,28 @@ class Front {
 
   void print(const std::string& line) { console_.print(base::printable(line)); }
 
-  // Workers' lines that have no prefix may look like a report, and are not held back.
-  void show(std::size_t host, int stream, std::string_view bytes) {
-    const LineMerger::Source source{static_cast<int>(host), stream};
-    if (stream == 2 && job_.prefixes_workers)
-      console_.feed(source, reports_.feed(host, bytes));
-    else
-      console_.feed(source, bytes);
+  // A report is the last thing that is shown, so it waits for the other hosts to end.
+  void take_report(std::size_t host, std::string_view text) {
+    const bool waits = reports_.has_new();
+    reports_.add(host, text);
+    if (waits || !reports_.has_new()) return;
+    report_timer_.expires_after(kReportDelay);
+    report_timer_.async_wait([this](boost::system::error_code error) {
+      if (!error) show_reports();
+    });
+  }
+
+  void show_reports() {
+    for (const auto& report : reports_.take_new()) {
+      std::string text;
+      const auto add = [&](std::string_view line) {
+        text.append(job_.prefixes_lines ? name(report.host) + ": " : "").append(line) += '\n';
+      };
+      WholeLines lines;
+      lines.feed(report.text, add);
+      lines.end(add);
+      console_.print(text);
+    }
   }
 
   // --- the address of the first host ---
@@ -150,7 +170,7 @@ class Front {
     try {
       question_ = PipedChild::start(io_, options,
                                     {[this](std::string_view bytes) { configuration_ += bytes; },
-                                     [](std::string_view) {}, [this](int) { address_answered(); }, nullptr});
+                                     [](std::string_view) {}, [this](int) { address_answered(); }, nullptr, nullptr});
     } catch (const std::system_error&) {
       return connect_more();  // which says what is wrong
     }
@@ -194,7 +214,6 @@ class Front {
       --connecting_;
       connect_more();
     }
-    console_.feed({static_cast<int>(host), 2}, reports_.end(host));
     console_.end({static_cast<int>(host)});
     if (!core_.has_started()) {
       unreached_[host] = end.reason;
@@ -226,6 +245,7 @@ class Front {
       for (const auto& variable : job_.variables) link.send(FrameKind::variable, variable);
       if (!job_.token.empty()) link.send(FrameKind::token, job_.token);
       for (const auto& argument : job_.arguments_of(i, first_address_)) link.send(FrameKind::argument, argument);
+      link.send(FrameKind::report, "");
       link.send(FrameKind::start, std::to_string(job_.grace.count()));
       if (i > 0) link.send(FrameKind::input, "");
     }
@@ -264,6 +284,8 @@ class Front {
     is_finished_ = true;
     input_.close();
     alive_timer_.cancel();
+    report_timer_.cancel();
+    show_reports();
     console_.when_drained([this] { io_.stop(); });
   }
 
@@ -344,9 +366,9 @@ class Front {
   asio::posix::stream_descriptor signals_;
   Console console_;
   FrontInput input_;
-  RepeatedReports reports_;
+  HostReports reports_;
   HostsCore core_;
-  asio::steady_timer core_timer_, alive_timer_, ask_timer_;
+  asio::steady_timer core_timer_, alive_timer_, ask_timer_, report_timer_;
   std::string first_address_, configuration_;
   std::shared_ptr<PipedChild> question_;
   std::vector<std::unique_ptr<HostLink>> links_;

@@ -27,7 +27,7 @@ void HostLink::start(const std::vector<std::string>& command, const std::vector<
   child_ = PipedChild::start(
       io_, options,
       {[this](std::string_view bytes) { take_out(bytes); }, [this](std::string_view bytes) { take_err(bytes); },
-       [this](int status) { end(status); }, nullptr});
+       [this](int status) { end(status); }, nullptr, nullptr});
   timer_.expires_after(limit);
   timer_.async_wait([this, limit](boost::system::error_code error) {
     if (!error)
@@ -71,6 +71,7 @@ void HostLink::take(const Frame& frame) {
   switch (frame.kind) {
     case FrameKind::out: return handlers_.output(1, frame.bytes);
     case FrameKind::err: return handlers_.output(2, frame.bytes);
+    case FrameKind::report: return handlers_.report(frame.bytes);
     case FrameKind::input_taken: return handlers_.input_taken();
     case FrameKind::failed:
       failure_ = frame.bytes;

@@ -29,6 +29,7 @@ class HostLink {
   struct Handlers {
     std::function<void()> connected;
     std::function<void(int stream, std::string_view bytes)> output;  // of the host's ddprun
+    std::function<void(std::string_view text)> report;               // of that ddprun, on how the job has ended
     std::function<void(std::string_view line)> said;                 // by ssh or by the login shell
     std::function<void()> input_taken;
     std::function<void(const End& end)> ended;  // once, and last

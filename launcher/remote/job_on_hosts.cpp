@@ -203,8 +203,6 @@ std::optional<JobOnHosts> job_on_hosts(const std::vector<std::string>& arguments
   job.only_shows = given.is_on("dry-run");
   job.is_quiet = given.is_on("quiet");
   job.prefixes_lines = !given.is_on("no-prefix");
-  const auto* line_prefix = given.find("log-line-prefix-template");
-  job.prefixes_workers = job.prefixes_lines && (line_prefix == nullptr || !line_prefix->value.empty());
   job.token = token_of(given, job, machine, new_key);
   if (given.find("rdzv-id") == nullptr && (job.hosts.size() > 1 || job.has_endpoint))
     job.options.push_back("--rdzv-id=hosts_" + new_key().substr(0, 8));

@@ -22,10 +22,9 @@ struct JobOnHosts {
   std::vector<std::string> variables{};  // "NAME=value" of -x
   std::string token{};                   // one or two lines; empty: one node needs none
   std::vector<std::string> notices{};
-  bool only_shows = false;       // --dry-run
-  bool prefixes_lines = true;    // --no-prefix makes it false
-  bool prefixes_workers = true;  // the hosts' ddpruns put a prefix before each worker's line
-  bool is_quiet = false;         // --quiet
+  bool only_shows = false;     // --dry-run
+  bool prefixes_lines = true;  // --no-prefix makes it false
+  bool is_quiet = false;       // --quiet
 
   std::vector<std::string> options{}, program{};  // of ddprun on each host
   bool is_elastic = false;                        // the nodes meet as with --rdzv-backend=c10d

@@ -23,14 +23,17 @@
 #include <vector>
 
 #include "launcher/agent/own_process.hpp"
+#include "launcher/output/report_pipe.hpp"
 #include "launcher/remote/frames.hpp"
 #include "launcher/remote/piped_child.hpp"
+#include "rendezvous/membership/outcome.hpp"
 #include "rendezvous/security/token.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 namespace asio = boost::asio;
+namespace outcome = rendezvous::outcome;
 
 constexpr std::chrono::seconds kFrontSilenceMax{60};  // the front says that it lives every few seconds
 constexpr std::chrono::seconds kAfterGrace{30};       // for ddprun to end by itself once its workers have ended
@@ -100,6 +103,7 @@ class NodeService {
       case FrameKind::variable: return set(options_.environment, frame.bytes);
       case FrameKind::token:
         return set(options_.environment, std::string(security::kTokenVariable) + "=" + frame.bytes);
+      case FrameKind::report: options_.report_variable = kReportPipeVariable; return;
       case FrameKind::argument: options_.command.push_back(frame.bytes); return;
       case FrameKind::start: return start(std::chrono::milliseconds(number_in(frame.bytes, 0)));
       case FrameKind::input:
@@ -121,10 +125,11 @@ class NodeService {
     if (child_ != nullptr) return;
     grace_ = grace;
     try {
-      child_ = PipedChild::start(io_, options_,
-                                 {[this](std::string_view bytes) { pass_on(FrameKind::out, bytes); },
-                                  [this](std::string_view bytes) { pass_on(FrameKind::err, bytes); },
-                                  [this](int status) { end(status); }, [this] { take_more_input(); }});
+      child_ = PipedChild::start(
+          io_, options_,
+          {[this](std::string_view bytes) { pass_on(FrameKind::out, bytes); },
+           [this](std::string_view bytes) { pass_on(FrameKind::err, bytes); }, [this](int status) { end(status); },
+           [this] { take_more_input(); }, [this](std::string_view bytes) { keep_report(bytes); }});
     } catch (const std::system_error& error) {
       send(FrameKind::failed, error.what());
       finish();
@@ -146,6 +151,8 @@ class NodeService {
     if (out_->waiting_bytes() > kUnsentBytesMax) child_->pause_output(true);
   }
 
+  void keep_report(std::string_view bytes) { report_ += bytes.substr(0, kReportBytesMax - report_.size()); }
+
   void written() {
     if (out_->is_broken() && !finished_) return lose_front();
     if (out_->waiting_bytes() > 0) return;
@@ -157,8 +164,10 @@ class NodeService {
   }
 
   void end(int status) {
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    send(FrameKind::ended, std::to_string(code));
+    if (!report_.empty()) send(FrameKind::report, report_);
+    const auto outcome = WIFEXITED(status) ? rendezvous::Outcome(outcome::Told{WEXITSTATUS(status)})
+                                           : rendezvous::Outcome(outcome::StoppedBySignal{WTERMSIG(status)});
+    send(FrameKind::ended, std::to_string(rendezvous::exit_code_of(outcome)));
     finish();
   }
 
@@ -214,6 +223,7 @@ class NodeService {
   PipedChild::Options options_;
   std::chrono::milliseconds grace_{0};
   FrameReader reader_;
+  std::string report_;
   std::shared_ptr<PipeReader> in_;
   std::shared_ptr<PipeWriter> out_;
   std::shared_ptr<PipedChild> child_;

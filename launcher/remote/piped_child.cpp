@@ -136,6 +136,7 @@ std::shared_ptr<PipedChild> PipedChild::start(boost::asio::io_context& io, const
   auto out = std::make_shared<PipedChild>(io, options, std::move(handlers));
   out->out_->start();
   out->err_->start();
+  if (out->report_) out->report_->start();
   out->wait_for_end();
   return out;
 }
@@ -149,7 +150,16 @@ PipedChild::PipedChild(boost::asio::io_context& io, const Options& options, Hand
     (stream == 0 ? theirs : ours)[stream].reset(ends[0]);
     (stream == 0 ? ours : theirs)[stream].reset(ends[1]);
   }
-  spawn(options, theirs);
+  base::UniqueFd our_report, its_report;
+  Options all = options;
+  if (!options.report_variable.empty()) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) base::throw_errno("a pipe to " + options.command[0]);
+    our_report.reset(ends[0]);
+    its_report.reset(ends[1]);
+    all.environment.push_back(options.report_variable + "=" + std::to_string(ends[1]));
+  }
+  spawn(all, theirs, its_report.get());
   auto end = base::open_pidfd(pid_);
   if (!end) {
     const int error = errno;
@@ -162,19 +172,21 @@ PipedChild::PipedChild(boost::asio::io_context& io, const Options& options, Hand
   input_ = std::make_shared<PipeWriter>(io, std::move(ours[0]), handlers_.written);
   out_ = std::make_shared<PipeReader>(io, std::move(ours[1]), handlers_.out);
   err_ = std::make_shared<PipeReader>(io, std::move(ours[2]), handlers_.err);
+  if (our_report) report_ = std::make_shared<PipeReader>(io, std::move(our_report), handlers_.report);
 }
 
 PipedChild::~PipedChild() {
   input_->close();
   out_->close();
   err_->close();
+  if (report_) report_->close();
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
 }
 
 // Between fork and exec only async-signal-safe calls run: everything is made before.
-void PipedChild::spawn(const Options& options, base::UniqueFd (&ends)[3]) {
+void PipedChild::spawn(const Options& options, base::UniqueFd (&ends)[3], int report_end) {
   const auto argv = addresses_of(options.command), envp = addresses_of(options.environment);
   int report[2];
   if (::pipe2(report, O_CLOEXEC) != 0) base::throw_errno("a pipe to " + options.command[0]);
@@ -195,6 +207,7 @@ void PipedChild::spawn(const Options& options, base::UniqueFd (&ends)[3]) {
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     for (const int stream : {0, 1, 2}) ::dup2(ends[stream].get(), stream);
+    if (report_end >= 0) ::fcntl(report_end, F_SETFD, 0);
     if (options.directory.empty() || ::chdir(options.directory.c_str()) == 0) {
       step = "exec";
       if (options.parent_death_signal == 0 || ::getppid() == parent) ::execvpe(argv[0], argv.data(), envp.data());
@@ -229,6 +242,7 @@ void PipedChild::wait_for_end() {
                     self->input_->close();
                     self->out_->drain();
                     self->err_->drain();
+                    if (self->report_) self->report_->drain();
                     const auto handlers = std::exchange(self->handlers_, {});
                     handlers.ended(status);
                   });

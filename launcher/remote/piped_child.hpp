@@ -1,4 +1,5 @@
-// A child process whose stdin, stdout and stderr are pipes that an event loop serves.
+// A child process whose stdin, stdout and stderr are pipes that an event loop serves. It may have one more pipe for a
+// report.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -66,11 +67,13 @@ class PipedChild : public std::enable_shared_from_this<PipedChild> {
     std::string directory;                 // to run in; empty: this process's
     bool own_session = false;              // ctrl-c at this process's terminal does not reach it
     int parent_death_signal = 0;           // that it gets when this process ends
+    std::string report_variable{};         // names the descriptor of its pipe for a report; empty: it has none
   };
   struct Handlers {
     std::function<void(std::string_view bytes)> out, err;
-    std::function<void(int wait_status)> ended;  // comes last, after all output
-    std::function<void()> written;               // all input that was given
+    std::function<void(int wait_status)> ended;          // comes last, after all output
+    std::function<void()> written;                       // all input that was given
+    std::function<void(std::string_view bytes)> report;  // is not paused
   };
 
   // Throws std::system_error, which says what failed. `handlers` may own the child until `ended` was called.
@@ -85,7 +88,7 @@ class PipedChild : public std::enable_shared_from_this<PipedChild> {
   pid_t pid() const { return pid_; }
 
  private:
-  void spawn(const Options& options, base::UniqueFd (&ends)[3]);
+  void spawn(const Options& options, base::UniqueFd (&ends)[3], int report_end);
   void wait_for_end();
 
   boost::asio::io_context& io_;
@@ -93,7 +96,7 @@ class PipedChild : public std::enable_shared_from_this<PipedChild> {
   pid_t pid_ = -1;  // -1 once it was waited for
   boost::asio::posix::stream_descriptor end_;
   std::shared_ptr<PipeWriter> input_;
-  std::shared_ptr<PipeReader> out_, err_;
+  std::shared_ptr<PipeReader> out_, err_, report_;  // report_ may be null
 };
 
 }  // namespace ddp::launcher

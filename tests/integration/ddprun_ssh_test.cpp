@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "launcher/remote/frames.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/integration/sshd.hpp"
@@ -23,8 +24,11 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class DdprunSsh : public ::testing::Test {
  protected:
@@ -65,12 +69,82 @@ TEST_F(DdprunSsh, EndsWithTheExitCodeOfTheJob) {
 
 TEST_F(DdprunSsh, ReportOfAFailureIsShownOnce) {
   const Sshd sshd;
-  Job job(on_hosts(sshd, "[ $RANK = 1 ] && exit 5; " + kStay, {"--hosts=a,b,localhost"}));
+  // Its first line, and what is before each line.
+  const struct {
+    const char *option, *prefix, *first;
+  } cases[] = {{"--hosts=a,b,localhost", "(a|b|localhost): ", ": error: rank 1 ended with exit code 5"},
+               {"--no-prefix", "", "error: rank 1 ended with exit code 5"},
+               {"--quiet", "(a|b|localhost): ", ": error: rank 1 ended with exit code 5"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.option);
+    Job job(on_hosts(sshd, "[ $RANK = 1 ] && exit 5; " + kStay, {"--hosts=a,b,localhost", c.option}));
+    EXPECT_EQ(job.wait(), 5) << job.err();
+    const auto first = job.err().find(c.first);
+    ASSERT_NE(first, std::string::npos) << job.err();
+    EXPECT_THAT(job.err().substr(first), ContainsRegex("where: host .*, round 0"));
+    EXPECT_EQ(job.err().find("error: ", first + std::string(c.first).size()), std::string::npos) << job.err();
+    const auto last_line = job.err().rfind('\n', job.err().size() - 2) + 1;
+    EXPECT_THAT(job.err().substr(last_line), MatchesRegex(std::string(c.prefix) + "try:   .*\n"));
+  }
+}
+
+// It knows no frame for a report.
+TEST_F(DdprunSsh, ReportsOfOlderDdprunsAreShownForEachHost) {
+  const Sshd sshd({.login = "printf '[ddprun on this host, protocol 1]\\n'; head -c 1 >/dev/null;"
+                            "printf 'e\\000\\000\\000\\013error: old\\nx\\000\\000\\000\\0015'; exit 0"});
+  Job job(on_hosts(sshd, "true"));
   EXPECT_EQ(job.wait(), 5) << job.err();
-  const auto first = job.err().find("error: rank 1 ended with exit code 5");
-  ASSERT_NE(first, std::string::npos) << job.err();
-  EXPECT_THAT(job.err().substr(first), AllOf(ContainsRegex("where: host .*, round 0"), HasSubstr("try:   ")));
-  EXPECT_EQ(job.err().find("error: ", first + 1), std::string::npos) << job.err();
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("a: error: old\n"), HasSubstr("b: error: old\n")));
+}
+
+class DdprunRemoteNode : public ::testing::Test {
+ protected:
+  // Starts a host's ddprun for a shell script, and sends it these frames before.
+  void run(const std::string& frames, const std::string& script) {
+    using launcher::FrameKind;
+    auto input = encoded(FrameKind::directory, "/") + frames;
+    for (const auto& argument : {"--standalone", "--", "sh", "-c", script.c_str()})
+      input += encoded(FrameKind::argument, argument);
+    input += encoded(FrameKind::start, "1000");
+    Job::Options options;
+    options.before_exec = [input] {  // it holds both ends, so its stdin never ends
+      int ends[2];
+      if (::pipe(ends) != 0 || ::write(ends[1], input.data(), input.size()) < 0) ::_exit(1);
+      ::dup2(ends[0], 0);
+    };
+    Job job({"--remote-node"}, options);
+    EXPECT_EQ(job.wait(), 0) << job.err();
+    ASSERT_EQ(job.out().find(launcher::kRemoteMark), 0u);
+    for (const auto& frame : launcher::FrameReader().feed(job.out().substr(launcher::kRemoteMark.size()))) {
+      kinds += static_cast<char>(frame.kind);
+      (frame.kind == FrameKind::out ? out : frame.kind == FrameKind::report ? report : rest) += frame.bytes;
+    }
+  }
+
+  std::string kinds, out, report, rest;
+};
+
+TEST_F(DdprunRemoteNode, SendsItsReportByItselfJustBeforeItsEnd) {
+  run(encoded(launcher::FrameKind::report, ""), "exit 5");
+  EXPECT_THAT(kinds, EndsWith("rx"));
+  EXPECT_THAT(report, AllOf(StartsWith("error: rank 0 ended with exit code 5"), HasSubstr("\ntry:   ")));
+  EXPECT_THAT(rest, Not(HasSubstr("error: ")));
+}
+
+TEST_F(DdprunRemoteNode, WritesItsReportToStderrForAnOlderFront) {
+  run("", "exit 5");
+  EXPECT_EQ(report, "");
+  EXPECT_THAT(rest, HasSubstr("error: rank 0 ended with exit code 5"));
+}
+
+TEST_F(DdprunRemoteNode, NobodyElseHoldsThePipeOfItsReport) {
+  const std::string script =
+      "agent=$(sed -n 's/^PPid:.//p' /proc/$PPID/status); "
+      "pipe=$(readlink /proc/$agent/fd/$(tr '\\0' '\\n' </proc/$agent/environ | sed -n 's/^DDPRUN_REPORT_FD=//p')); "
+      "for pid in $agent $PPID $$; do readlink /proc/$pid/fd/* | grep -cxF \"$pipe\"; done; "
+      "echo variable ${DDPRUN_REPORT_FD-none}";
+  run(encoded(launcher::FrameKind::report, ""), script);
+  EXPECT_EQ(out, "1\n0\n0\nvariable none\n") << rest;
 }
 
 TEST_F(DdprunSsh, HostFileGivesTheWorkers) {
