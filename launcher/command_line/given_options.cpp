@@ -72,16 +72,18 @@ std::string flag_value(const std::string& where, const std::string& text) {
 }
 
 void read_environment(const EnvironmentLookup& environment, GivenOptions& options) {
+  using From = GivenOption::From;
   for (const auto& option : option_table()) {
     if (shows_something(option) || option.name == "print-completion") continue;
-    for (const std::string_view prefix : {"PET_", "DDPRUN_"}) {  // the second one wins
-      if (prefix == "PET_" && !option.is_torchruns) continue;
-      const auto name = environment_name(prefix, option.name);
+    for (const auto from : {From::torchrun_variable, From::ddprun_variable}) {  // the second one wins
+      const bool is_torchruns = from == From::torchrun_variable;
+      if (is_torchruns && !option.is_torchruns) continue;
+      const auto name = environment_name(is_torchruns ? "PET_" : "DDPRUN_", option.name);
       const auto text = environment(name);
       if (!text) continue;
       auto where = "environment variable " + name + "=" + *text;
       auto value = option.value_name.empty() ? flag_value(where, *text) : *text;
-      options.set({&option, std::move(value), std::move(where)});
+      options.set({&option, std::move(value), std::move(where), from, name});
     }
   }
 }

@@ -21,9 +21,15 @@
 namespace ddp::launcher {
 
 struct GivenOption {
+  enum class From { command_line, ddprun_variable, torchrun_variable, slurm };
+
   const Option* option;
   std::string value;  // of a flag: "1" or "0"
   std::string where;  // "--nproc_per_node=4" or "environment variable PET_NPROC_PER_NODE=4", for messages
+  From from = From::command_line;
+  std::string variable{};  // "PET_NPROC_PER_NODE", of a ddprun_variable or torchrun_variable
+
+  bool is_from_variable() const { return from == From::ddprun_variable || from == From::torchrun_variable; }
 };
 
 class GivenOptions {

@@ -18,7 +18,6 @@ namespace {
 constexpr std::chrono::seconds kKillWait{30};  // Slurm's default
 constexpr std::chrono::seconds kGraceMargin{5}, kGraceMin{1};
 constexpr const char* kSlurmConf = "/etc/slurm/slurm.conf";
-constexpr std::string_view kFromEnvironment = "environment variable ";  // how GivenOption::where begins
 
 // An empty endpoint or id is none, as everywhere.
 const GivenOption* find_filled(const GivenOptions& given, std::string_view name) {
@@ -26,9 +25,8 @@ const GivenOption* find_filled(const GivenOptions& given, std::string_view name)
   return option == nullptr || option->value.empty() ? nullptr : option;
 }
 
-bool is_from(const GivenOption& option, std::string_view prefix) {
-  return option.where.rfind(std::string(kFromEnvironment) + std::string(prefix), 0) == 0;
-}
+// PET_<NAME>, which may be left over from another job.
+bool is_torchruns_default(const GivenOption& option) { return option.from == GivenOption::From::torchrun_variable; }
 
 bool says_where_to_meet(const GivenOptions& given) {
   return given.is_on("standalone") || find_filled(given, "rdzv-endpoint") != nullptr ||
@@ -86,7 +84,7 @@ class SlurmRendezvousReader {
     const auto option =
         std::find_if(option_table().begin(), option_table().end(), [name](const Option& o) { return o.name == name; });
     auto where = from + (value == "c10d" ? "" : ", which gives --" + std::string(name) + "=" + value);
-    out_.options.set({&*option, std::move(value), std::move(where)});
+    out_.options.set({&*option, std::move(value), std::move(where), GivenOption::From::slurm});
   }
 
   void fact(const std::string& what, const std::string& from) { facts_.push_back(what + " (" + from + ")"); }
@@ -97,7 +95,7 @@ class SlurmRendezvousReader {
   bool are_tasks_parted() const {
     const auto* asked = given().find("nnodes");
     const auto* workers = given().find("nproc-per-node");
-    const auto is_meant = [](const GivenOption* option) { return option != nullptr && !is_from(*option, "PET_"); };
+    const auto is_meant = [](const GivenOption* option) { return option != nullptr && !is_torchruns_default(*option); };
     return !is_task_per_node() && nodes_max_ == 1 && is_meant(asked) && is_meant(workers) &&
            whole_number(workers->value, 1, kWorkersMax);
   }
@@ -152,18 +150,17 @@ class SlurmRendezvousReader {
   // --- what does not fit ---
 
   [[noreturn]] void refuse_left_over(const GivenOption& option, const std::string& says, const std::string& slurm) {
-    const auto variable = option.where.substr(kFromEnvironment.size());
-    const auto name = variable.substr(0, variable.find('='));
-    throw UsageError(
-        variable + " says " + says + ", and Slurm " + slurm, option.where,
-        "`unset " + name + "`, if it is left over from elsewhere; or say on the command line what is meant: `--" +
-            std::string(option.option->name) + (option.option->value_name.empty() ? "`" : "=" + option.value + "`"));
+    throw UsageError(option.variable + "=" + option.value + " says " + says + ", and Slurm " + slurm, option.where,
+                     "`unset " + option.variable +
+                         "`, if it is left over from elsewhere; or say on the command line what is meant: `--" +
+                         std::string(option.option->name) +
+                         (option.option->value_name.empty() ? "`" : "=" + option.value + "`"));
   }
 
   void check_left_over() {
     const auto slurm_nodes = "that the step has " + nodes_text(nodes()) + " (SLURM_STEP_NODELIST)";
     if (const auto* option = given().find("nnodes");
-        option != nullptr && is_from(*option, "PET_") && !given().is_on("standalone") && !is_here_only(given())) {
+        option != nullptr && is_torchruns_default(*option) && !given().is_on("standalone") && !is_here_only(given())) {
       const auto [low, high] = node_counts_of(*option);
       const bool may_be_more = says_where_to_meet(given());  // with nodes of other steps
       if ((static_cast<std::size_t>(low) > nodes() && !may_be_more) || static_cast<std::size_t>(high) < nodes())
@@ -174,13 +171,13 @@ class SlurmRendezvousReader {
     }
     if (!is_job_of_step() || !is_task_per_node()) return;
     const auto* rank = given().find("node-rank");
-    if (rank != nullptr && is_from(*rank, "PET_") && number_of(*rank, 0, kNodesMax - 1) != rank_here())
+    if (rank != nullptr && is_torchruns_default(*rank) && number_of(*rank, 0, kNodesMax - 1) != rank_here())
       refuse_left_over(*rank, "that this is node " + rank->value,
                        "that it is node " + std::to_string(rank_here()) + " of " + std::to_string(nodes()) +
                            " (SLURM_NODEID=" + std::to_string(step_.node_index) + counted_from() + ")");
     for (const auto* name : {"standalone", "rdzv-endpoint", "master-addr"})
       if (const auto* option = find_filled(given(), name);
-          option != nullptr && is_from(*option, "PET_") && (given().is_on(name) || is_here_only(given())))
+          option != nullptr && is_torchruns_default(*option) && (given().is_on(name) || is_here_only(given())))
         refuse_left_over(*option, "that the job has this node only", slurm_nodes);
   }
 

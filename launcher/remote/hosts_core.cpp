@@ -7,6 +7,8 @@ namespace {
 
 constexpr std::chrono::seconds kBeyondGrace{20};  // for a ddprun to report its end once its workers have ended
 
+int code_of_too_few() { return rendezvous::exit_code_of(rendezvous::outcome::NotTogether{}); }
+
 }  // namespace
 
 HostsCore::Actions HostsCore::connected(TimePoint now) {
@@ -38,7 +40,7 @@ HostsCore::Actions HostsCore::begin_or_wait(TimePoint now) {
     return {StartJob{}};
   }
   given_up_ = true;
-  result_ = rendezvous::kRendezvousFailed;
+  result_ = code_of_too_few();
   leave_at_ = now;
   Actions out{TooFewHosts{}};
   if (running_ == 0)
@@ -61,7 +63,7 @@ HostsCore::Actions HostsCore::tick(TimePoint now) {
     stop_at_.reset();
     if (!leave_at_) {
       leave_at_ = now + options_.grace + kBeyondGrace;
-      if (!result_) result_ = rendezvous::kRendezvousFailed;
+      if (!result_) result_ = code_of_too_few();
       out.emplace_back(StopHosts{});
     }
   }
@@ -77,8 +79,6 @@ std::optional<HostsCore::TimePoint> HostsCore::next_deadline() const {
   return leave_at_ == TimePoint::max() ? std::nullopt : leave_at_;
 }
 
-HostsCore::Actions HostsCore::finish() {
-  return {Finish{result_.value_or(last_code_.value_or(rendezvous::kRendezvousFailed))}};
-}
+HostsCore::Actions HostsCore::finish() { return {Finish{result_.value_or(last_code_.value_or(code_of_too_few()))}}; }
 
 }  // namespace ddp::launcher

@@ -21,8 +21,6 @@ constexpr std::string_view kOfFront[] = {"hosts",      "hostfile", "export",    
                                          "dry-run",    "nnodes",   "node-rank", "standalone", "rdzv-backend",
                                          "local-addr", "help",     "version"};
 
-bool is_from_environment(const GivenOption& given) { return given.where.starts_with("environment variable"); }
-
 const GivenOption* find_filled(const GivenOptions& given, std::string_view name) {
   const auto* option = given.find(name);
   return option != nullptr && !option->value.empty() ? option : nullptr;
@@ -30,19 +28,19 @@ const GivenOption* find_filled(const GivenOptions& given, std::string_view name)
 
 void refuse(const GivenOptions& given, std::string_view name, const std::string& what, const std::string& try_this) {
   const auto* option = given.find(name);
-  if (option != nullptr && !is_from_environment(*option)) throw UsageError(what, option->where, try_this);
+  if (option != nullptr && !option->is_from_variable()) throw UsageError(what, option->where, try_this);
 }
 
 // The list or the file; empty where neither is given.
 std::vector<RemoteHost> hosts_of(const GivenOptions& given, const Machine& machine, std::vector<std::string>& notices) {
   const auto *list = given.find("hosts"), *file = given.find("hostfile");
   for (const auto** option : {&list, &file})
-    if (*option != nullptr && (*option)->value.empty() && is_from_environment(**option)) *option = nullptr;
+    if (*option != nullptr && (*option)->value.empty() && (*option)->is_from_variable()) *option = nullptr;
   if (list != nullptr && file != nullptr) {
-    if (is_from_environment(*list) == is_from_environment(*file))
+    if (list->is_from_variable() == file->is_from_variable())
       throw UsageError("--hosts and --hostfile exclude each other", list->where + " and " + file->where,
                        "drop one of them");
-    (is_from_environment(*list) ? list : file) = nullptr;
+    (list->is_from_variable() ? list : file) = nullptr;
   }
   if (list != nullptr) return hosts_of_list(list->value, list->where);
   if (file == nullptr) return {};
