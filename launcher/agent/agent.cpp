@@ -37,6 +37,7 @@
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/gpu_faults/gpu_watch.hpp"
 #include "launcher/guardian/cgroup.hpp"
+#include "launcher/node/event_order.hpp"
 #include "launcher/node/log_events.hpp"
 #include "launcher/node/node_core.hpp"
 #include "launcher/node/node_words.hpp"
@@ -91,7 +92,6 @@ class Agent {
             [this](base::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
             warnings_,
             {[this](const rendezvous::ToAgent& message) {
-               if (std::holds_alternative<rendezvous::StopRound>(message)) links_.hear_out();
                if (const auto* start = std::get_if<rendezvous::StartRound>(&message)) keep_round_before(*start);
                decide(NodeCore::MembershipSaid{message, meeting_.endpoint_host()});
              },
@@ -112,11 +112,7 @@ class Agent {
                                  .add_if_any("why_not", cgroup_.why_not())
                                  .add("left_groups", cgroup_.swept_count())});
     signals_.listen();
-    // What workers said goes before the end of any of them, and before a stop: it may be why another one has ended.
-    guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) {
-                             if (has_any_ended(events)) links_.hear_out();
-                             decide(events);
-                           },
+    guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) { decide(events); },
                            [this](int signal_number) { decide(NodeCore::TreeHasSignal{signal_number}); },
                            [this](int workers) { decide(NodeCore::SignalForwarded{workers}); },
                            [this](const Ending& ending, pid_t pid, bool is_tree_left) {
@@ -155,6 +151,7 @@ class Agent {
   // --- what happens ---
 
   void decide(const NodeCore::Event& event) {
+    if (comes_after_words_of_workers(event)) links_.hear_out();
     for (const auto& line : log_events_of(event)) log_(line);
     perform(core_.step(event, facts()));
   }

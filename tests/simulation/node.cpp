@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "launcher/node/event_order.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace ddp::simulation {
@@ -509,7 +510,10 @@ NodeCore::Facts Node::facts() const {
   return {now(), job_time(), serves(), session_.is_joined(), server_ ? 0ms : session_.clock().error()};
 }
 
-void Node::decide(const NodeCore::Event& event) { perform(core_.step(event, facts())); }
+void Node::decide(const NodeCore::Event& event) {
+  if (launcher::comes_after_words_of_workers(event)) workers_.hear_out();
+  perform(core_.step(event, facts()));
+}
 
 void Node::perform(const NodeCore::Actions& actions) {
   for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);

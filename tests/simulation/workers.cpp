@@ -203,9 +203,20 @@ Duration Workers::kill_time() const {
 
 void Workers::say(int local_rank, const worker_link::FromWorker& message) {
   if (is_abandoned_) return;
-  world_.clock.after(kPipe, &agent_, [this, local_rank, message] {
-    say_(local_rank, through_text(message, world_.job.network.as_json, worker_link::parse_from_worker));
+  words_.push_back({++words_said_, local_rank, message});
+  world_.clock.after(kPipe, &agent_, [this, number = words_said_] {
+    if (!words_.empty() && words_.front().number == number) hear_next_word();
   });
+}
+
+void Workers::hear_next_word() {
+  const auto word = std::move(words_.front());
+  words_.pop_front();
+  say_(word.local_rank, through_text(word.message, world_.job.network.as_json, worker_link::parse_from_worker));
+}
+
+void Workers::hear_out() {
+  while (!words_.empty()) hear_next_word();
 }
 
 void Workers::hear(int local_rank, const worker_link::ToWorker& message) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -52,6 +53,9 @@ class Workers {
   void seat(const std::vector<int>& local_ranks, const rendezvous::StartRound& round);
   void tell_not_started(const std::vector<int>& local_ranks);  // by the guardian, which was asked to
 
+  // Takes in all that workers have said, as the agent does before some events.
+  void hear_out();
+
   // The agent has ended: all of it is killed, then `done`.
   void end_all(Action done);
   // So has the guardian: the kernel kills the workers.
@@ -95,6 +99,12 @@ class Workers {
     std::uint64_t commits = 0;                // of its ElasticState
   };
 
+  struct Word {
+    std::uint64_t number;
+    int local_rank;
+    worker_link::FromWorker message;
+  };
+
   struct Orphan {
     std::uint64_t number;
     bool is_of_waiting = false;  // its worker had left the round before it ended
@@ -110,6 +120,7 @@ class Workers {
   void step(int local_rank);
   void after_in_round(int local_rank, Duration time, Action action);
   void say(int local_rank, const worker_link::FromWorker& message);
+  void hear_next_word();
   void take(int local_rank, const worker_link::LinkRoundOver& message);
   void take(int local_rank, const worker_link::LinkSeat& message);
   void take(int, const worker_link::LinkStop&) {}  // the signal ends it
@@ -141,6 +152,8 @@ class Workers {
   std::vector<Worker> workers_;
   rendezvous::StartRound start_{};
   int working_ = 0;
+  std::deque<Word> words_;  // that the agent has not taken in
+  std::uint64_t words_said_ = 0;
   std::vector<Orphan> orphans_;
   int orphans_asked_ = 0;  // kill_orphans() that have no answer yet
   std::uint64_t incarnations_ = 0, seatings_ = 0, orphans_left_ = 0;

@@ -5,6 +5,7 @@
 
 #include <csignal>
 
+#include "launcher/node/event_order.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "tests/unit/actions_of.hpp"
 
@@ -605,7 +606,8 @@ TEST_F(NodeCoreWithOrphans, TheRoundFailsIfWhatIsLeftCannotBeKilled) {
   const auto actions = core_.tick(facts_);
   EXPECT_TRUE(all<NodeCore::Spawn>(actions).empty());
   EXPECT_EQ(all<NodeCore::ForgetTree>(actions).size(), 1U) << "ddprun would wait for them at its end";
-  EXPECT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
+  ASSERT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
+  EXPECT_FALSE(all<NodeCore::PrintError>(actions).front().is_report);
   EXPECT_EQ(sent<rendezvous::RoundFailed>(actions).size(), 1U);
   const auto ended = reports(actions);
   ASSERT_EQ(ended.size(), 1U);
@@ -906,10 +908,24 @@ TEST_F(NodeCoreOfTwo, TheErrorIsPrintedLastAfterTheReportAndWhatThisNodeWritesAt
   EXPECT_EQ(printed(actions), "") << "its files are still to be written";
   std::vector<std::string> order;
   for (const auto& action : step(NodeCore::Delivered{})) {
-    if (const auto* text = std::get_if<NodeCore::PrintText>(&action)) order.push_back(text->text.substr(0, 6));
+    if (const auto* text = std::get_if<NodeCore::PrintText>(&action))
+      order.push_back((text->is_report ? "report " : "") + text->text.substr(0, 6));
     if (std::holds_alternative<NodeCore::PrintLogFolder>(action)) order.emplace_back("folder");
   }
-  EXPECT_THAT(order, ::testing::ElementsAre("ddprun", "folder", "error:"));
+  EXPECT_THAT(order, ::testing::ElementsAre("ddprun", "folder", "report error:"));
+}
+
+TEST(NodeCoreEvents, WordsOfWorkersComeBeforeTheEndOfAWorkerAndBeforeAStop) {
+  const struct {
+    const char* what;
+    NodeCore::Event event;
+    bool want;
+  } cases[] = {{"start", NodeCore::WorkersChanged{WorkerStarted{0}}, false},
+               {"end", NodeCore::WorkersChanged{WorkerStarted{0}, WorkerEnded{1, {}}}, true},
+               {"stop of the round", NodeCore::MembershipSaid{rendezvous::StopRound{}}, true},
+               {"start of a round", NodeCore::MembershipSaid{rendezvous::StartRound{}}, false},
+               {"word", NodeCore::WorkerSaid{0, worker_link::LinkStopping{0}}, false}};
+  for (const auto& c : cases) EXPECT_EQ(comes_after_words_of_workers(c.event), c.want) << c.what;
 }
 
 TEST_F(NodeCoreOfTwo, EveryNodeSaysAtTheEndWhereItsLogFilesAre) {
