@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -169,6 +171,32 @@ TEST(Ddprun, TheSummaryBlamesTheFirstFailureAndQuotesItsStderr) {
   EXPECT_THAT(job.err(), HasSubstr("error: rank 1 ended with exit code 5"));
   EXPECT_THAT(job.err(), HasSubstr("the other 2 ranks were stopped"));
   EXPECT_THAT(job.err(), HasSubstr("  | the reason\n"));
+}
+
+// The workers say nothing of each other, so only the look of the guardian shows it: rank 1 fails and is reaped while
+// rank 0 is dying. A tracer keeps rank 0 there until the others have got their signal.
+TEST(Ddprun, WorkerThatWasDyingAtTheFirstFailureIsTheCause) {
+  Job job(
+      shell(3, "ulimit -c 0; case $RANK in 0) echo dying $$; " + kStay +
+                   ";; 1) trap 'exit 1' USR1; echo failing $$;; 2) trap 'echo told; exit 0' TERM; echo up;; esac; " +
+                   kWaitForSignals));
+  const auto dying = static_cast<pid_t>(job.number_after("dying "));
+  const auto failing = static_cast<pid_t>(job.number_after("failing "));
+  ASSERT_TRUE(dying > 0 && failing > 0 && job.prints("up"));
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, dying, nullptr, PTRACE_O_TRACEEXIT), 0);
+  ::kill(dying, SIGILL);
+  int status = 0;
+  ASSERT_EQ(::waitpid(dying, &status, __WALL), dying);  // about to die of the signal
+  ASSERT_EQ(::ptrace(PTRACE_CONT, dying, nullptr, SIGILL), 0);
+  ASSERT_EQ(::waitpid(dying, &status, __WALL), dying);
+  ASSERT_EQ(status >> 8, SIGTRAP | PTRACE_EVENT_EXIT << 8);
+  ::kill(failing, SIGUSR1);
+  EXPECT_TRUE(job.prints("told"));
+  ASSERT_EQ(::ptrace(PTRACE_CONT, dying, nullptr, 0), 0);
+  ::waitpid(dying, &status, __WALL);  // the tracer reaps it first, then the guardian does
+  EXPECT_EQ(job.wait(), 128 + SIGILL);
+  EXPECT_THAT(job.err(), HasSubstr("error: rank 0 was killed by SIGILL"));
+  EXPECT_THAT(job.err(), HasSubstr("rank 1 ended with exit code 1"));
 }
 
 TEST(Ddprun, TheSummaryIsNeverDroppedAndBeginsALine) {

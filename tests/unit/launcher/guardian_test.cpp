@@ -237,20 +237,28 @@ TEST_F(GuardianOfScripts, ProcessForkedInASignalHandlerGetsTheSignalToo) {
   EXPECT_TRUE(hear(ReportKind::tree_empty));
 }
 
-// Stopped by a tracer at its exit, a process stays in the midst of it.
-TEST_F(GuardianOfScripts, WorkerThatEndsAtTheFirstFailureIsReportedAsSuch) {
-  start(0, "echo ready; exec sleep 1000");
-  start(1, "echo ready; exec sleep 1000");
-  start(2, "echo ready; exec sleep 1000");
-  pid_t pids[3] = {};
-  for (auto& pid : pids) pid = hear(ReportKind::spawned).value_or(Report{}).pid;
-  ASSERT_EQ(::ptrace(PTRACE_SEIZE, pids[1], nullptr, PTRACE_O_TRACEEXIT), 0);
-  ::kill(pids[1], SIGSEGV);
+// A tracer stops the process in the middle of its death of SIGSEGV, until let_end() is called.
+void hold_at_its_end(pid_t pid) {
   int status = 0;
-  ASSERT_EQ(::waitpid(pids[1], &status, __WALL), pids[1]);  // about to die of the signal
-  ASSERT_EQ(::ptrace(PTRACE_CONT, pids[1], nullptr, SIGSEGV), 0);
-  ASSERT_EQ(::waitpid(pids[1], &status, __WALL), pids[1]);
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, pid, nullptr, PTRACE_O_TRACEEXIT), 0);
+  ::kill(pid, SIGSEGV);
+  ASSERT_EQ(::waitpid(pid, &status, __WALL), pid);  // about to die of the signal
+  ASSERT_EQ(::ptrace(PTRACE_CONT, pid, nullptr, SIGSEGV), 0);
+  ASSERT_EQ(::waitpid(pid, &status, __WALL), pid);
   ASSERT_EQ(status >> 8, SIGTRAP | PTRACE_EVENT_EXIT << 8);
+}
+
+void let_end(pid_t pid) {
+  int status = 0;
+  ASSERT_EQ(::ptrace(PTRACE_CONT, pid, nullptr, 0), 0);
+  ::waitpid(pid, &status, __WALL);  // the tracer reaps it first, then its parent does
+}
+
+TEST_F(GuardianOfScripts, WorkerThatEndsAtTheFirstFailureIsReportedAsSuch) {
+  pid_t pids[3] = {};
+  for (int rank = 0; rank < 3; ++rank) start(rank, "echo ready; exec sleep 1000");
+  for (auto& pid : pids) pid = hear(ReportKind::spawned).value_or(Report{}).pid;
+  ASSERT_NO_FATAL_FAILURE(hold_at_its_end(pids[1]));
   ::kill(pids[0], SIGKILL);
   const auto first = hear(ReportKind::ended);
   ASSERT_TRUE(first);
@@ -261,12 +269,28 @@ TEST_F(GuardianOfScripts, WorkerThatEndsAtTheFirstFailureIsReportedAsSuch) {
   ASSERT_TRUE(consequence);
   EXPECT_EQ(consequence->local_rank, 2);
   EXPECT_FALSE(consequence->was_ending);
-  ASSERT_EQ(::ptrace(PTRACE_CONT, pids[1], nullptr, 0), 0);
-  ::waitpid(pids[1], &status, __WALL);  // the tracer reaps it first, then its parent does
+  ASSERT_NO_FATAL_FAILURE(let_end(pids[1]));
   const auto late = hear(ReportKind::ended);
   ASSERT_TRUE(late);
   EXPECT_EQ(late->local_rank, 1);
   EXPECT_TRUE(late->was_ending);
+}
+
+// The guardian looks when it reaps the first failure, not when ddprun answers with a signal.
+TEST_F(GuardianOfScripts, WorkerThatEndsAfterTheFirstFailureIsNotReportedAsEndingThen) {
+  pid_t pids[2] = {};
+  for (int rank = 0; rank < 2; ++rank) start(rank, "echo ready; exec sleep 1000");
+  for (auto& pid : pids) pid = hear(ReportKind::spawned).value_or(Report{}).pid;
+  ::kill(pids[0], SIGKILL);
+  ASSERT_TRUE(hear(ReportKind::ended));
+  ASSERT_NO_FATAL_FAILURE(hold_at_its_end(pids[1]));
+  ask(RequestKind::signal_tree, SIGTERM);
+  ASSERT_TRUE(hear(ReportKind::signalled));
+  ASSERT_NO_FATAL_FAILURE(let_end(pids[1]));
+  const auto late = hear(ReportKind::ended);
+  ASSERT_TRUE(late);
+  EXPECT_EQ(late->local_rank, 1);
+  EXPECT_FALSE(late->was_ending);
 }
 
 TEST_F(GuardianOfScripts, SignalToTheTreeSparesAWorkerAndItsDescendants) {
