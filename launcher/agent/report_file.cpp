@@ -37,6 +37,17 @@ Json json_of(const rendezvous::FailureReport& failure) {
           {"killed_for", failure.is_killed_by_ddprun() ? Json(failure.killed_for) : Json()}};
 }
 
+// The failure that was seen before the cause.
+Json seen_first_of(const rendezvous::FinishJob& verdict) {
+  for (const auto& failure : verdict.consequences)
+    if (failure.rank == verdict.seen_first)
+      return {{"rank", failure.rank},
+              {"host", failure.host},
+              {"how", rendezvous::describe(failure.ending)},
+              {"seconds_before_cause", seconds(verdict.cause->job_time - failure.job_time)}};
+  return nullptr;
+}
+
 // The worker that ended the job, and where its words are.
 Json json_of(const rendezvous::FailureReport& cause, bool is_certain) {
   using Kind = rendezvous::Ending::Kind;
@@ -99,6 +110,7 @@ std::string report_json(const RunEnd& end) {
     if (verdict->cause && !ends.empty()) {
       auto& last = out["rounds"].back();
       last["cause"] = json_of(*verdict->cause, verdict->is_cause_certain);
+      last["seen_first"] = seen_first_of(*verdict);
       last["other_failures"] = Json::array();
       for (const auto& failure : verdict->consequences) last["other_failures"].push_back(json_of(failure));
     }

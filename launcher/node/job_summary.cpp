@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/printable.hpp"
+#include "rendezvous/membership/outcome.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -165,6 +166,16 @@ FailureReport with_printable_texts(FailureReport failure) {
   return failure;
 }
 
+// Of a worker that failed too: "after it:  rank 2 ended with exit code 1 after 3.2 s, host gpu16"
+std::string line_of_other(const FailureReport& other, const rendezvous::FinishJob& verdict) {
+  const auto line = printable(describe_failure(other)) +
+                    (other.says_why() ? " (" + printable(other.message) + ")" : "") + ", host " + printable(other.host);
+  if (!verdict.seen_first) return "after it:  " + line;
+  if (other.rank != *verdict.seen_first) return "after that: " + line;
+  return std::string("seen first (") + (verdict.is_cause_certain ? "" : "probably ") + "a consequence, " +
+         rendezvous::describe_duration(verdict.cause->job_time - other.job_time) + " before the cause): " + line;
+}
+
 std::string failure_summary(const FailureReport& failure, const rendezvous::FinishJob& verdict) {
   auto text = "error: " + describe_failure(failure) + rendezvous::certainty_text(verdict.is_cause_certain) +
               fate_of_others(verdict);
@@ -183,9 +194,7 @@ std::string failure_summary(const FailureReport& failure, const rendezvous::Fini
     text += (failure.stderr_lost.empty() ? "all of its stderr: " : "its stderr, as far as the disk took it: ") +
             failure.stderr_file + " on " + failure.host +
             (failure.stderr_lost.empty() ? "" : " (" + failure.stderr_lost + ")") + '\n';
-  for (const auto& later : verdict.consequences)
-    text += "after it:  " + printable(describe_failure(later)) +
-            (later.says_why() ? " (" + printable(later.message) + ")" : "") + ", host " + printable(later.host) + '\n';
+  for (const auto& other : verdict.consequences) text += line_of_other(other, verdict) + '\n';
   return text + "try:   " + what_to_try(failure, verdict.restarts_max) + '\n';
 }
 

@@ -339,6 +339,9 @@ struct FinishJob {
   std::optional<RunReport> report{};      // for those that want it
   bool has_left = false;                  // this node alone has ended: the job goes on without it
   bool is_cause_certain = true;           // is_certain() of round_end.hpp
+  // The rank among `consequences` whose failure was seen before the cause: seen_before() of round_end.hpp. Empty: the
+  // cause was seen first, or the clocks do not tell; older ones do not say it.
+  std::optional<int> seen_first{};
   bool operator==(const FinishJob&) const = default;
 };
 

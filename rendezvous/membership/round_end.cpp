@@ -155,6 +155,16 @@ bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause) {
   return true;
 }
 
+std::optional<std::size_t> seen_before(const std::vector<FailureReport>& failures, std::size_t cause) {
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    const auto earliest = first ? failures[*first].job_time : std::chrono::milliseconds::max();
+    const auto doubt = doubt_between(failures[i], failures[cause]);
+    if (failures[i].job_time < earliest && failures[i].job_time + doubt < failures[cause].job_time) first = i;
+  }
+  return first;
+}
+
 const FailureReport* cause_of(const CurrentRound& round) {
   if (round.failures.empty()) return nullptr;
   const auto& first = round.failures[first_cause(round.failures)];

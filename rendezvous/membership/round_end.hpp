@@ -39,6 +39,10 @@ std::size_t first_cause(const std::vector<FailureReport>& failures);
 // failed for another one, none of which has failed, or each of which failed for the next.
 bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause);
 
+// The failure that was seen first, if that is another one than the cause: the earliest on the job's clock of those that
+// are earlier than the cause by more than the errors of both clocks. Its index.
+std::optional<std::size_t> seen_before(const std::vector<FailureReport>& failures, std::size_t cause);
+
 // Null if nothing has failed, and if a node was lost for whose ranks the others left their groups.
 const FailureReport* cause_of(const CurrentRound& round);
 

@@ -23,6 +23,20 @@ Outcome outcome_of(const JobStop& stop, FinishJob& verdict) {
   return outcome::TimeIsOver{};
 }
 
+// The failures beside the cause: first the one that was seen first, so that it is told however many there are.
+void tell_others(const std::vector<FailureReport>& failures, std::size_t cause, FinishJob& verdict) {
+  const auto tell = [&](const FailureReport& failure) {
+    if (verdict.consequences.size() == kFailuresMax) return;
+    verdict.consequences.push_back(failure);
+    verdict.consequences.back().stderr_tail.clear();  // the message stays bounded
+  };
+  const auto seen_first = seen_before(failures, cause);
+  if (seen_first) tell(failures[*seen_first]);
+  if (seen_first) verdict.seen_first = failures[*seen_first].rank;
+  for (std::size_t i = 0; i < failures.size(); ++i)
+    if (i != cause && i != seen_first) tell(failures[i]);
+}
+
 // What is said of the last round, and the outcome that follows from it alone.
 Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
   const auto& round = facts.round;
@@ -39,13 +53,10 @@ Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
     return outcome_of(*facts.stop, verdict);
   }
   if (first != nullptr) {
+    const auto cause = static_cast<std::size_t>(first - round.failures.data());
     verdict.cause = *first;
-    verdict.is_cause_certain = is_certain(round.failures, static_cast<std::size_t>(first - round.failures.data()));
-    for (const auto& failure : round.failures)
-      if (&failure != first && verdict.consequences.size() < kFailuresMax) {
-        verdict.consequences.push_back(failure);
-        verdict.consequences.back().stderr_tail.clear();  // the message stays bounded
-      }
+    verdict.is_cause_certain = is_certain(round.failures, cause);
+    tell_others(round.failures, cause, verdict);
     return outcome::WorkerFailed{first->ending};
   }
   if (round.loss) {

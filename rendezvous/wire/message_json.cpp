@@ -521,6 +521,7 @@ void fields(FinishJob& m, Visit visit) {
   visit("exit_code", m.exit_code);
   visit("cause", m.cause);
   visit("is_cause_certain", m.is_cause_certain, true);
+  visit("seen_first", m.seen_first);
   visit("consequences", m.consequences);
   visit("stopped", m.stopped);
   visit("world_size", m.world_size);
@@ -795,6 +796,7 @@ void check(const StopRound& m) {
 }
 
 void check(const FinishJob& m) {
+  if (m.seen_first) check_count("seen_first", *m.seen_first);
   check_range("exit_code", m.exit_code, 0, kExitCodeMax);
   check_count("stopped", m.stopped);
   check_count("world_size", m.world_size);

@@ -121,6 +121,14 @@ TEST(Report, TheLastRoundHasTheCause) {
                                                                     {"accused_ranks", {5}},
                                                                     {"killed_for", "killed by ddprun: did not come"}}));
   EXPECT_FALSE(json["rounds"][0].contains("other_failures"));
+  EXPECT_TRUE(json["rounds"][1].at("seen_first").is_null());
+  verdict.seen_first = 2;
+  cause.job_time = 3s;
+  other.job_time = 2200ms;
+  json = nlohmann::json::parse(report_json({"bert", 137, verdict}));
+  EXPECT_EQ(json["rounds"][1]["seen_first"],
+            (nlohmann::json{
+                {"rank", 2}, {"host", "gpu16"}, {"how", "was killed by SIGKILL"}, {"seconds_before_cause", 0.8}}));
   cause.ending = {Ending::Kind::exited, 3, false};
   cause.message = "no data";
   json = nlohmann::json::parse(report_json({"bert", 3, verdict}))["rounds"][1]["cause"];

@@ -89,6 +89,27 @@ TEST(Summary, TellsTheCauseFromWhatFollowedIt) {
                         "host gpu03\n"));
 }
 
+TEST(Summary, SaysWhatWasSeenBeforeTheCause) {
+  auto verdict = verdict_on(failure_of({Ending::Kind::killed, SIGKILL, false}));
+  verdict.cause->job_time = 3000ms;
+  auto first = failure_of({Ending::Kind::exited, 1, false}, 1400ms);
+  first.rank = 2;
+  first.host = "gpu03";
+  first.job_time = 2200ms;
+  auto other = first;
+  other.rank = 3;
+  verdict.consequences = {first, other};
+  verdict.seen_first = 2;
+  EXPECT_THAT(
+      job_summary(verdict),
+      HasSubstr("seen first (a consequence, 800 ms before the cause): rank 2 ended with exit code 1 after 1.4 s, "
+                "host gpu03\n"
+                "after that: rank 3 ended with exit code 1 after 1.4 s, host gpu03\n"));
+  verdict.is_cause_certain = false;
+  EXPECT_THAT(job_summary(verdict),
+              HasSubstr("\nseen first (probably a consequence, 800 ms before the cause): rank 2 "));
+}
+
 TEST(Summary, CarriesTheWorkersOwnMessage) {
   auto failure = failure_of({Ending::Kind::exited, 1, false}, 1500ms);
   failure.message = "ValueError: no data";

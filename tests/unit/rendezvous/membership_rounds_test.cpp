@@ -521,6 +521,27 @@ TEST(FirstCause, FaultGoesBeforeAnExitThatTheClocksDoNotTellFromALaterOne) {
   EXPECT_EQ(first_of({failure_of("a", 10ms, 200ms, exited(1)), failure_of("b", 611ms, 150ms, kFault)}), 0u);
 }
 
+std::optional<std::size_t> seen_before_cause(const std::vector<FailureReport>& failures) {
+  const auto those = of_ranks(failures);
+  return seen_before(those, first_cause(those));
+}
+
+TEST(SeenFirst, IsTheEarliestFailureBeforeTheCause) {
+  EXPECT_EQ(seen_before_cause(
+                {failure_at(20ms, exited(1), {2}), failure_at(10ms, exited(1), {2}), failure_at(1s, exited(3))}),
+            1u);
+  EXPECT_EQ(seen_before_cause({failure_at(10ms, exited(3)), failure_at(20ms, exited(1), {0})}), std::nullopt)
+      << "the cause was seen first";
+  EXPECT_EQ(seen_before_cause({failure_at(10ms, exited(3))}), std::nullopt);
+}
+
+TEST(SeenFirst, IsNotToldIfTheClocksDoNotTell) {
+  EXPECT_EQ(seen_before_cause({failure_of("a", 10ms, 20ms, exited(1), {1}), failure_of("b", 50ms, 20ms, exited(3))}),
+            std::nullopt);
+  EXPECT_EQ(seen_before_cause({failure_of("a", 10ms, 20ms, exited(1), {1}), failure_of("b", 51ms, 20ms, exited(3))}),
+            0u);
+}
+
 TEST(FirstCause, RankThatMissedAnUnnamedPeerIsAConsequenceOfAnyOther) {
   auto missed = failure_at(10ms, exited(1));
   missed.missed_a_peer = true;
@@ -605,6 +626,25 @@ TEST_F(Job, TheCauseThatIsReportedLastOfALargeJobIsNotDropped) {
   ASSERT_TRUE(finished.at(1).cause);
   EXPECT_EQ(finished.at(1).cause->rank, started.at(kNodes).rank_first);
   EXPECT_EQ(finished.at(1).cause->stderr_tail, (std::vector<std::string>{"last words"}));
+}
+
+// More failures come before it than a verdict has room for.
+TEST_F(Job, TheFailureThatWasSeenFirstIsToldThoughItsNodeEndedLast) {
+  constexpr std::uint64_t kNodes = 12;
+  begin(kNodes, kNodes);
+  for (std::uint64_t id = 1; id <= kNodes; ++id) join(id, "h" + std::to_string(id), static_cast<int>(id - 1), id == 1);
+  auto cause = failure(0, exited(3), 9s);
+  cause.is_own_error = true;
+  ends(1, {cause});
+  for (std::uint64_t id = 2; id <= kNodes; ++id) {
+    auto victim = failure(started.at(id).rank_first, exited(1), id == kNodes ? 7s : 8s);
+    victim.accused = {0};
+    ends(id, {victim});
+  }
+  EXPECT_EQ(finished.at(1).cause->rank, 0);
+  EXPECT_EQ(finished.at(1).seen_first, started.at(kNodes).rank_first);
+  EXPECT_EQ(finished.at(1).consequences.front().rank, started.at(kNodes).rank_first);
+  EXPECT_EQ(finished.at(1).consequences.size(), kFailuresMax);
 }
 
 // A node's own first cause is not that of the job, if others accuse another of its workers.
