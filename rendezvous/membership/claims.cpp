@@ -34,6 +34,7 @@ void Claims::note_end(const EndedNode& ended) {
   ended_.push_back(ended);
   for (auto& [id, set] : sets_)
     for (auto& [key, round] : set.rounds) note_end(ended, key, round);
+  if (left_) note_end(ended, left_->first, left_->second);
 }
 
 void Claims::note_end(const EndedNode& ended, const RoundKey& key, ClaimedRound& round) {
@@ -84,10 +85,13 @@ void Claims::leave(const std::string& node_key, bool is_end_proven) {
   if (found == claims_.end()) return;
   const auto claim = found->second;
   const auto& set = sets_.at(set_of_.at(claim.round.second));
-  const auto left = set.rounds.rbegin()->second.claim;
   const bool is_last = set.claimants == 1;
+  if (is_last) {
+    const auto& newest = *set.rounds.rbegin();
+    if (!left_ || left_->first < newest.first) left_ = newest;
+    left_->second.ranks.clear();
+  }
   withdraw(node_key);
-  if (is_last && (!left_ || left_->round < left.round)) left_ = left;
   if (is_last || !is_end_proven) return;
   auto& rounds = sets_.at(set_of_.at(claim.round.second)).rounds;
   const auto round = rounds.find(claim.round);
@@ -120,7 +124,7 @@ std::optional<Claims::Choice> Claims::choice(std::optional<int> lost) const {
   };
   for (const auto& [id, set] : sets_)
     if (best == nullptr || rank(*best) < rank(set)) best = &set;
-  if (best == nullptr && left_) return Choice{*left_, {}, true, false, false};
+  if (best == nullptr && left_) return Choice{left_->second.claim, left_->second.gone, true, false, false};
   if (best == nullptr) return {};
   const auto& round = round_of(*best);
   const bool is_lost_missing =

@@ -86,7 +86,7 @@ class Claims {
   std::map<std::size_t, ClaimSet> sets_;
   std::map<std::string, std::size_t> set_of_;  // by nonce
   std::size_t sets_made_ = 0;
-  std::optional<Held> left_;  // the newest that a set's last claimant has left with
+  std::optional<std::pair<RoundKey, ClaimedRound>> left_;  // the newest that a set's last claimant has left with
 };
 
 }  // namespace ddp::rendezvous

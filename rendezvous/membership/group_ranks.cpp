@@ -37,26 +37,32 @@ bool is_before_naturally(const std::string& a, const std::string& b) {
 std::vector<std::size_t> give_group_ranks(const std::vector<RankCandidate>& candidates, std::size_t nodes_max) {
   std::vector<std::size_t> order(candidates.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  const auto goes_before = [&](std::size_t a, std::size_t b) {
     const auto &x = candidates[a], &y = candidates[b];
     if (x.group_rank.has_value() != y.group_rank.has_value()) return x.group_rank.has_value();
-    if (x.has_older_work != y.has_older_work) return x.has_older_work;
     if (x.wish.has_value() != y.wish.has_value()) return x.wish.has_value();
     if (x.is_endpoint_host != y.is_endpoint_host) return x.is_endpoint_host;
     return is_before_naturally(x.host_name, y.host_name);
-  });
-  if (order.size() > nodes_max) order.resize(nodes_max);
+  };
+  std::stable_sort(order.begin(), order.end(), goes_before);
+  if (order.size() > nodes_max) {
+    const auto has_rank = [&](std::size_t a) { return candidates[a].group_rank.has_value(); };
+    const auto others = std::find_if_not(order.begin(), order.end(), has_rank);
+    std::stable_partition(others, order.end(), [&](std::size_t a) { return candidates[a].has_older_work; });
+    order.resize(nodes_max);
+    std::stable_sort(order.begin(), order.end(), goes_before);
+  }
   std::vector<std::optional<std::size_t>> by_rank(order.size());
-  std::vector<std::size_t> others;
+  std::vector<std::size_t> without_wish;
   for (const auto index : order) {
     const auto& candidate = candidates[index];
     const auto wish = candidate.group_rank ? candidate.group_rank : candidate.wish;
     if (wish && static_cast<std::size_t>(*wish) < by_rank.size() && !by_rank[static_cast<std::size_t>(*wish)])
       by_rank[static_cast<std::size_t>(*wish)] = index;
     else
-      others.push_back(index);
+      without_wish.push_back(index);
   }
-  auto next = others.begin();
+  auto next = without_wish.begin();
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) order[rank] = by_rank[rank] ? *by_rank[rank] : *next++;
   return order;
 }

@@ -286,6 +286,29 @@ TEST_F(MembershipClaims, WhoeverHadTheEndpointBeforeHasEnded) {
   }
 }
 
+// Also where the last one that has the round is silent while it is decided whether the round goes on.
+TEST_F(MembershipClaims, WhoeverHadTheEndpointBeforeHasEndedThoughTheOnlySurvivorIsCutOffForAWhile) {
+  begin_with(3, 3, 3);
+  auto survivor = held_by(3);
+  survivor.is_established = true;
+  survivor.host_group_rank = 0;
+  survivor.endpoint_address = "10.0.0.1";
+  more_options.holds_endpoint = true;
+  more_options.endpoint_address = "10.0.0.1";
+  begin_anew(2, 3, 3);
+  join(7, "h1", {}, true);
+  comes_again(3, 13, survivor);
+  join(8, "h2");
+  falls_silent(13);
+  pass(7s);
+  EXPECT_EQ(started.count(7), 0u) << "the survivor may be at work with node 1";
+  comes_again(3, 23, survivor);
+  ASSERT_EQ(stopped.count(23), 1u);
+  says(23, RoundEnded{0, {}, 2, false});
+  pass(1s);
+  EXPECT_EQ(group_ranks({7, 8, 23}), (std::vector<int>{0, 1, 2})) << "node 1 alone would be too few";
+}
+
 TEST_F(MembershipClaims, TheHostsOwnNodeIsBelievedBeforeAllOthers) {
   begin_with(3, 3);
   more_options.lost.group_rank = 0;
