@@ -12,6 +12,7 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/with_limit.hpp"
@@ -42,12 +43,14 @@ FolderLock lock_folder(const std::string& folder, UniqueFd& fd) {
   return is_anothers ? FolderLock::is_anothers : FolderLock::none_to_be_had;
 }
 
-// Empty if others still hold it then.
+// Empty if others still hold it then, or no thread can be had: this one must not wait for as long as they like.
 UniqueFd lock_folder_within(std::chrono::milliseconds limit, const std::string& folder) {
   const auto fd = std::make_shared<UniqueFd>(open_folder(folder));
-  const auto result =
-      run_with_limit(limit, [fd] { return std::string(*fd && ::flock(fd->get(), LOCK_EX) == 0 ? "locked" : ""); });
-  return result == "locked" ? std::move(*fd) : UniqueFd();
+  const auto is_locked = run_with_limit(limit, [fd, caller = std::this_thread::get_id()] {
+    const bool may_wait = std::this_thread::get_id() != caller;
+    return std::string(*fd && may_wait && ::flock(fd->get(), LOCK_EX) == 0 ? "yes" : "");
+  });
+  return is_locked.value_or("").empty() ? UniqueFd() : std::move(*fd);
 }
 
 }  // namespace

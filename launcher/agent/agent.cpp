@@ -304,7 +304,7 @@ class Agent {
   store::Server store_;
   Meeting meeting_;
   std::optional<LinkTrial> link_trial_;
-  int exit_code_ = 1;
+  int exit_code_ = rendezvous::exit_code_of(rendezvous::outcome::NotStarted{});
 };
 
 }  // namespace

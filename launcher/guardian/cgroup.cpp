@@ -172,7 +172,7 @@ GuardianCgroup::~GuardianCgroup() {
   remove_cgroup(path(), kEmptyLimitMs);
 }
 
-void enter_cgroup(const std::string& path) { static_cast<void>(write_to(path + "/cgroup.procs", "0")); }
+void enter_cgroup(const std::string& path) noexcept { static_cast<void>(write_to(path + "/cgroup.procs", "0")); }
 
 void kill_cgroup(const std::string& path) { static_cast<void>(write_to(path + "/cgroup.kill", "1")); }  // Linux 5.14
 

@@ -48,7 +48,7 @@ class GuardianCgroup {
 };
 
 // Moves the calling process there. It stays where it is if the kernel refuses.
-void enter_cgroup(const std::string& path);
+void enter_cgroup(const std::string& path) noexcept;  // also in a forked child, which nothing may unwind
 
 // Sends SIGKILL to every process there and in the groups below, also to those that are being forked.
 void kill_cgroup(const std::string& path);

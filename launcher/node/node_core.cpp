@@ -148,6 +148,7 @@ void NodeCore::stop_if_time_is_over() {
 
 // Membership does not say how the job has ended.
 void NodeCore::end_after_stop() {
+  last_words_.emplace_back(PrintLogFolder{});
   if (!is_time_over_) return end_with(outcome::StoppedBySignal{stop_signal_});
   last_words_.emplace_back(PrintError{time_over_error(options_.time_limit, options_.host_name, has_spawned_)});
   end_with(outcome::TimeIsOver{});
@@ -200,6 +201,7 @@ void NodeCore::take(const GuardianEnded& event) {
 // What its workers printed is written, or takes too long.
 void NodeCore::end_without_guardian() {
   const GuardianEnded& event = *guardian_ended_;
+  last_words_.emplace_back(PrintLogFolder{});
   last_words_.emplace_back(
       PrintError{guardian_ended_error(event.ending, event.pid, options_.workers, options_.host_name)});
   finish(outcome::GuardianEnded{event.ending});
@@ -451,6 +453,7 @@ void NodeCore::take(const MembershipLost& event) {
   lost_ = true;
   out_.emplace_back(SetFarewell{false});
   if (stop_signal_ != 0 && group_.is_idle()) return end_after_stop();  // nobody is left to tell more
+  last_words_.emplace_back(PrintLogFolder{});
   last_words_.emplace_back(PrintError{event.why});
   if (group_.is_idle()) return end_with(outcome::NotTogether{});
   print(round_stopped_text(event.why.what, options_.workers));

@@ -375,7 +375,7 @@ class Front {
   std::vector<std::string> unreached_;  // why, by host; empty: it is reached
   std::size_t next_ = 0, connecting_ = 0;
   bool is_stopped_ = false, is_finished_ = false, is_reader_gone_ = false;
-  int exit_code_ = 1;
+  int exit_code_ = rendezvous::exit_code_of(rendezvous::outcome::NotStarted{});
 };
 
 }  // namespace

@@ -24,11 +24,13 @@ milliseconds JobClock::job_time(TimePoint now) const {
   return reading->job_time + std::chrono::floor<milliseconds>(now - middle);
 }
 
-// The answer and job_time() leave out the part of a millisecond.
-milliseconds JobClock::error() const {
+// The answer and job_time() leave out the part of a millisecond. A clock that is being set right runs too fast or too
+// slow by a part in 2,000 at most (adjtimex(2)), and two clocks by twice that.
+milliseconds JobClock::error(TimePoint now) const {
   const auto* reading = best();
   if (reading == nullptr) return milliseconds(0);
-  return std::chrono::ceil<milliseconds>((reading->told - reading->asked) / 2) + milliseconds(2);
+  const auto drift = std::max(now - reading->told, TimePoint::duration(0)) / 1000;
+  return std::chrono::ceil<milliseconds>((reading->told - reading->asked) / 2 + drift) + milliseconds(2);
 }
 
 }  // namespace ddp::rendezvous

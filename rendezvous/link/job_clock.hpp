@@ -28,7 +28,7 @@ class JobClock {
   void forget() { readings_.clear(); }  // another endpoint has another clock
 
   std::chrono::milliseconds job_time(TimePoint now) const;
-  std::chrono::milliseconds error() const;  // at most, either way
+  std::chrono::milliseconds error(TimePoint now) const;  // at most, either way
 
   static constexpr std::size_t kReadings = 8;  // clocks of nodes drift apart, so older ones do not count
 

@@ -32,9 +32,10 @@ std::string serves_from_now_text(const std::string& lost_place, const std::strin
 
 std::string connected_again_text(const std::string& place) { return "connected to the job again, at " + place; }
 
-std::string connection_lost_text(const std::string& place, const std::string& why, bool do_workers_go_on) {
+std::string connection_lost_text(const std::string& place, const std::string& why, bool do_workers_go_on,
+                                 std::chrono::milliseconds limit) {
   return "the connection to the endpoint " + place + " is lost: " + why + "; it is tried again" +
-         (do_workers_go_on ? ", and the workers go on" : "");
+         (do_workers_go_on ? ", and the workers go on" : "") + " for up to " + describe_duration(limit);
 }
 
 std::string no_answer_yet_text(const std::string& endpoint, const std::string& why, std::chrono::milliseconds left,

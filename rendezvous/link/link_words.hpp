@@ -21,7 +21,9 @@ constexpr const char* kHostHasLeft = "its node has left the job";
 std::string orphans_text(std::chrono::milliseconds limit);
 std::string serves_from_now_text(const std::string& lost_place, const std::string& why);
 std::string connected_again_text(const std::string& place);
-std::string connection_lost_text(const std::string& place, const std::string& why, bool do_workers_go_on);
+// limit: for how long the workers go on, and if there are none, the search.
+std::string connection_lost_text(const std::string& place, const std::string& why, bool do_workers_go_on,
+                                 std::chrono::milliseconds limit);
 std::string no_answer_yet_text(const std::string& endpoint, const std::string& why, std::chrono::milliseconds left,
                                const std::vector<std::string>& own_addresses);
 std::string refused_for_now_text(const std::string& place, const Refused& refused);

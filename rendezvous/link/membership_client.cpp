@@ -80,7 +80,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   bool is_joined() const { return session_.is_joined(); }
   milliseconds job_time() const { return own_ != nullptr ? own_->job_time() : session_.clock().job_time(Clock::now()); }
-  milliseconds job_time_error() const { return own_ != nullptr ? 0ms : session_.clock().error(); }
+  milliseconds job_time_error() const { return own_ != nullptr ? 0ms : session_.clock().error(Clock::now()); }
   std::optional<Session::Target> whereabouts() const { return session_.whereabouts(); }
   std::vector<Session::Target> farewell_targets() const { return session_.farewell_targets(); }
 
@@ -354,7 +354,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     is_stranger_there_ = false;
     if (session_.is_joined()) lost_why_ = why;
     if (session_.is_joined() && !std::exchange(is_broken_, true))
-      handlers_.print(connection_lost_text(place(), why, session_.had_round()));
+      handlers_.print(connection_lost_text(place(), why, session_.had_round(),
+                                           session_.had_round() ? options_.orphan_limit : options_.join_timeout));
     const auto reason = reason_with(why, is_of_all_ports);
     if (reason != last_reason_) {
       last_reason_ = reason;

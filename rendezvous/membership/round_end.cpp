@@ -150,7 +150,9 @@ bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause) {
     const bool is_same = other.ending == first.ending && other.says_why() && other.message == first.message;
     const auto apart = std::chrono::abs(other.job_time - first.job_time);
     const bool may_be_first = i != cause && !speaks(other) && other.accused.empty();
-    if (may_be_first && !is_same && apart <= kLateReport + doubt_between(other, first)) return false;
+    // One that was ending already when the first one was seen may have ended before it, whenever it is reported.
+    const bool are_close = other.was_ending || apart <= kLateReport + doubt_between(other, first);
+    if (may_be_first && !is_same && are_close) return false;
   }
   return true;
 }

@@ -507,7 +507,7 @@ void Node::perform(const MeetingCore::HandOn& action) {
 // --- what the node core decides ---
 
 NodeCore::Facts Node::facts() const {
-  return {now(), job_time(), serves(), session_.is_joined(), server_ ? 0ms : session_.clock().error()};
+  return {now(), job_time(), serves(), session_.is_joined(), server_ ? 0ms : session_.clock().error(now())};
 }
 
 void Node::decide(const NodeCore::Event& event) {

@@ -943,7 +943,9 @@ TEST_F(NodeCoreOfTwo, AStopWhileNobodyHearsItEndsTheNodeWithItsSignal) {
   const auto actions = step(NodeCore::StopSignalled{SIGINT, " from pid 7 (uid 0)"});
   EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGINT});
   EXPECT_THAT(printed(actions), HasSubstr("SIGINT from pid 7 (uid 0): stopping"));
-  EXPECT_TRUE(step(NodeCore::Delivered{}).empty());
+  const auto last = step(NodeCore::Delivered{});
+  EXPECT_EQ(last.size(), 1U);
+  EXPECT_EQ(all<NodeCore::PrintLogFolder>(last).size(), 1U);
   EXPECT_EQ(all<NodeCore::Quit>(step(NodeCore::StopSignalled{SIGINT})).size(), 1U) << "only its output was left";
 }
 

@@ -565,6 +565,15 @@ TEST(FirstCause, IsNotCertainAmongWorkersThatEndTogetherAndSayNothing) {
   EXPECT_TRUE(is_certain_of({failure_of("a", 10ms, 20ms, exited(1)), failure_of("b", 301ms, 20ms, exited(3))}));
 }
 
+TEST(FirstCause, IsNotCertainWhereAnotherWasEndingAlreadyThoughItIsReportedMuchLater) {
+  for (const auto& ending : {exited(3), kAborted}) {
+    auto late = failure_at(1s, ending);
+    EXPECT_TRUE(is_certain_of({failure_at(10ms, exited(1)), late}));
+    late.was_ending = true;
+    EXPECT_FALSE(is_certain_of({failure_at(10ms, exited(1)), late}));
+  }
+}
+
 TEST(FirstCause, IsNotCertainWhereAWorkerFailedForAnotherThatDidNotFail) {
   EXPECT_FALSE(is_certain_of({failure_at(10ms, exited(1), {7})})) << "the one that it accuses has not failed";
   EXPECT_FALSE(is_certain_of({failure_at(20ms, exited(1), {1}), failure_at(10ms, exited(1), {0})})) << "a circle";
