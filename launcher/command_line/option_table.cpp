@@ -76,7 +76,8 @@ const std::vector<Option>& option_table() {
        "comma"},
       {"duplicate-stderr-filters", 0, "TEXT,..", Group::logs, kTorchruns, "The same for stderr"},
       {"no-prefix", 0, "", Group::logs, kOurs,
-       "Show lines without the rank. By default it is shown if more than one worker prints to a terminal or a file"},
+       "Show lines without the rank. By default a file has it if several workers can print there, a terminal once a "
+       "second worker prints"},
       {"merge-equal-lines", 0, "", Group::logs, kOurs, "Show a line that several ranks print once, with these ranks"},
       {"quiet", 'q', "", Group::logs, kOurs,
        "Show only what the program prints, and errors: no line of ddprun's that begins with `ddprun:`"},

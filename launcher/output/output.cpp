@@ -290,9 +290,23 @@ class Output::Impl {
   std::string prefix_of(LineMerger::Source source, bool several) const {
     const auto rank = static_cast<std::size_t>(source.rank);
     if (rank >= workers_.size()) return {};  // the end of a round whose disk was slow
-    const bool is_for_people = console_.is_terminal(source.stream) || console_.is_file(source.stream);
-    if (!is_always_prefixed(source.rank, source.stream) && !(several && is_for_people)) return {};
+    const bool is_wanted = (console_.is_terminal(source.stream) && several) ||
+                           (console_.is_file(source.stream) && (several || workers_on_console() > 1));
+    if (!is_always_prefixed(source.rank, source.stream) && !is_wanted) return {};
     return workers_[rank].prefix[static_cast<std::size_t>(source.stream - 1)].text();
+  }
+
+  // The workers of this round that can print to the console. A file has prefixes from its first line on if there are
+  // several: who reads it later does not see which worker was the first one to print.
+  int workers_on_console() const {
+    int count = 0;
+    for (int rank = 0; rank < round_.workers; ++rank) {
+      const auto prints = [&](int stream) {
+        return options_.tee.has(rank, stream) || !options_.redirects.has(rank, stream);
+      };
+      if (is_shown(rank) && (prints(1) || prints(2))) ++count;
+    }
+    return count;
   }
 
   // What a prefix may take of each row of the terminal. A progress bar that filled the row would wrap behind it, and

@@ -166,8 +166,8 @@ TEST_F(OutputTest, WithNoMaskAllGoesToTheConsoleAndErrorFilesToTheTree) {
   EXPECT_TRUE(fs::is_directory(round() / "rank_1"));
   EXPECT_EQ(output.stderr_file(1), "");
   end_round();
-  EXPECT_EQ(out(), "hello\n");
-  EXPECT_EQ(err(), "oh\n");
+  EXPECT_EQ(out(), "[0] hello\n");
+  EXPECT_EQ(err(), "[1] oh\n");
   EXPECT_EQ(output.stderr_tail(1), std::vector<std::string>{"oh"});
   EXPECT_TRUE(fs::is_empty(round() / "rank_1"));
 }
@@ -246,9 +246,25 @@ TEST_F(OutputTest, LinesOfSeveralWorkersInAFileSayWhoseTheyAre) {
     print(rank, 1, text);
     run_until([&] { return contents_of(scratch_.path() / "out") == shown; });
   };
-  prints(0, "alone so far\n", "alone so far\n");
-  prints(1, "two\n", "alone so far\n[1] two\n");
-  prints(0, "one\n", "alone so far\n[1] two\n[0] one\n");
+  prints(0, "the first\n", "[0] the first\n");
+  prints(1, "two\n", "[0] the first\n[1] two\n");
+  prints(0, "one\n", "[0] the first\n[1] two\n[0] one\n");
+}
+
+TEST_F(OutputTest, LinesOfTheOnlyWorkerInAFileHaveNoPrefix) {
+  begin(1);
+  print(0, 1, "alone\n");
+  end_round();
+  EXPECT_EQ(out(), "alone\n");
+}
+
+TEST_F(OutputTest, LinesOfTheOnlyWorkerThatIsShownInAFileHaveNoPrefix) {
+  options_.ranks_shown = {{1, 2}};
+  options_.redirects.by_local_rank = {{2, 3}};
+  begin(3);
+  print(1, 1, "alone\n");
+  end_round();
+  EXPECT_EQ(out(), "alone\n");
 }
 
 TEST_F(OutputTest, NoPrefixMeansNone) {
