@@ -5,7 +5,9 @@
 
 #include "base/loopback.hpp"
 #include "ddp/error.hpp"
+#include "launcher/command_line/option_table.hpp"
 #include "launcher/command_line/option_values.hpp"
+#include "launcher/command_line/other_launchers.hpp"
 #include "launcher/command_line/quoted_word.hpp"
 #include "launcher/command_line/rendezvous_options.hpp"
 #include "launcher/command_line/slurm_defaults.hpp"
@@ -133,23 +135,61 @@ void check_what_has_no_effect(const GivenOptions& given, std::vector<std::string
     say(*option, "there are no restarts without --max-restarts");
 }
 
-// They are the program's, as with torchrun; a script seldom has one of these names.
+// Names that scripts often have themselves. Behind the program they are not pointed out, nor is a single letter.
+constexpr std::string_view kNamesOfScripts[] = {"dry-run",      "export",  "help",       "log-dir", "log-level",
+                                                "module",       "quiet",   "report",     "role",    "run-path",
+                                                "start-method", "timeout", "token-file", "version", "wdir"};
+
+// What another launcher calls it, and no script by chance: `--gpus` and `--env`, for example, are not among them.
+constexpr std::string_view kNamesOfLaunchers[] = {"np",           "num-processes",   "ntasks-per-node",
+                                                  "npernode",     "machinefile",     "machine-rank",
+                                                  "num-machines", "main-process-ip", "main-process-port"};
+
+// A word behind the program that is meant for ddprun, or was in another launcher.
+struct Misplaced {
+  std::string words;      // with its value
+  std::string instead{};  // of another launcher's: what to write
+};
+
+std::optional<Misplaced> misplaced_at(const std::vector<std::string>& program, std::size_t at) {
+  const auto& word = program[at];
+  const auto dashes = word.find_first_not_of('-');
+  if (dashes == 0 || dashes > 2) return {};  // also of a word without anything else
+  auto name = word.substr(dashes, std::min(word.find('='), word.size()) - dashes);
+  std::replace(name.begin(), name.end(), '_', '-');
+  const auto is_one_of = [&name](const auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  const auto& table = option_table();
+  const auto option = std::find_if(table.begin(), table.end(), [&](const Option& o) { return o.name == name; });
+  const bool is_ours =
+      dashes == 2 && option != table.end() && option->group != OptionGroup::hidden && !is_one_of(kNamesOfScripts);
+  if (!is_ours && !is_one_of(kNamesOfLaunchers)) return {};
+  const bool takes_value = !is_ours || !option->value_name.empty();
+  const bool is_next_value =
+      takes_value && word.find('=') == word.npos && at + 1 < program.size() && !program[at + 1].starts_with('-');
+  Misplaced out{is_next_value ? word + " " + quoted_word(program[at + 1]) : quoted_word(word)};
+  if (is_ours) return out;
+  out.instead = instead_of(name).value_or("`ddprun --help`");
+  const auto value = is_next_value ? program[at + 1] : word.substr(std::min(word.find('='), word.size() - 1) + 1);
+  for (const std::string_view place : {"=N`", "=HOST`", "=PORT`", "=FILE`"})
+    if (const auto found = out.instead.rfind(place); found != std::string::npos && !value.empty())
+      out.instead.replace(found, place.size(), "=" + quoted_word(value) + "`");
+  return out;
+}
+
+// They are the program's, as with torchrun.
 void say_what_is_behind_the_program(const std::vector<std::string>& program, std::vector<std::string>& notices) {
-  constexpr std::string_view kNames[] = {"--nproc-per-node", "--nnodes",          "--node-rank",    "--standalone",
-                                         "--master-addr",    "--master-port",     "--rdzv-backend", "--rdzv-endpoint",
-                                         "--rdzv-id",        "--rdzv-conf",       "--max-restarts", "--tee",
-                                         "--redirects",      "--shutdown-timeout"};
   const auto is_script = [](const std::string& word) { return word.ends_with(".py"); };
-  for (auto word = program.begin() + 1; word != program.end(); ++word) {
-    auto name = word->substr(0, word->find('='));
-    std::replace(name.begin(), name.end(), '_', '-');
-    if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames)) {
-      const auto script = std::find_if(program.begin(), word, is_script);
-      const auto& its = script == word ? program.front() : *script;
-      notices.push_back(*word + " goes to " + its +
-                        ", because it stands behind it; for ddprun it stands before: `ddprun " + *word + " ... " +
-                        program.front() + "`");
-    }
+  for (std::size_t at = 1; at < program.size(); ++at) {
+    const auto found = misplaced_at(program, at);
+    if (!found) continue;
+    const auto end = program.begin() + static_cast<std::ptrdiff_t>(at);
+    const auto script = std::find_if(program.begin(), end, is_script);
+    const auto& its = script == end ? program.front() : *script;
+    notices.push_back(found->words + " goes to " + its + ", because it stands behind it; for ddprun write before " +
+                      quoted_word(program.front()) + ": " +
+                      (found->instead.empty() ? "`" + found->words + "`" : found->instead));
   }
 }
 

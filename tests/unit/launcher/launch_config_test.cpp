@@ -205,8 +205,39 @@ TEST_F(LaunchConfigs, AnOptionBehindTheProgramIsPointedOut) {
   files["./python"] = FileKind::executable;
   EXPECT_THAT(
       parse({"--nproc-per-node=1", "--no-python", "python", "train.py", "--nnodes=2"}).notices,
-      ElementsAre(AllOf(HasSubstr("--nnodes=2 goes to train.py"), HasSubstr("`ddprun --nnodes=2 ... python`"))));
+      ElementsAre(AllOf(HasSubstr("--nnodes=2 goes to train.py"), HasSubstr("write before python: `--nnodes=2`"))));
   EXPECT_THAT(parse({"--nproc-per-node=1", "train.py", "--nproc", "--log-dir=x", "nnodes"}).notices, IsEmpty());
+}
+
+TEST_F(LaunchConfigs, AnOptionBehindTheProgramIsShownWithItsValue) {
+  const struct {
+    std::vector<std::string> words;
+    const char *says, *instead;
+  } cases[] = {
+      {{"--hosts", "a,b"}, "--hosts a,b goes to train.py", "before train.py: `--hosts a,b`"},
+      {{"--hostfile", "my hosts"}, "--hostfile 'my hosts' goes", "`--hostfile 'my hosts'`"},
+      {{"--max_restarts=3", "7"}, "--max_restarts=3 goes", "`--max_restarts=3`"},
+      {{"--standalone", "7"}, "--standalone goes", "`--standalone`"},
+      {{"--nnodes"}, "--nnodes goes", "`--nnodes`"},
+      {{"--nnodes", "--lr=1"}, "--nnodes goes", "`--nnodes`"},
+      {{"-np", "4"}, "-np 4 goes to train.py", "`--nproc-per-node=4`"},
+      {{"--num_processes=2"}, "--num_processes=2 goes", "`--nproc-per-node=2`"},
+      {{"--num-processes", "2"}, "--num-processes 2 goes", "`--nproc-per-node=2`"},
+      {{"--main_process_port", "29501"}, "--main_process_port 29501 goes", "`--master-port=29501`"},
+      {{"--main_process_port"}, "--main_process_port goes", "`--master-port=PORT`"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(::testing::PrintToString(c.words));
+    std::vector<std::string> line{"--nproc-per-node=1", "train.py"};
+    line.insert(line.end(), c.words.begin(), c.words.end());
+    EXPECT_THAT(parse(line).notices, ElementsAre(AllOf(HasSubstr(c.says), HasSubstr(c.instead))));
+  }
+}
+
+TEST_F(LaunchConfigs, AnOptionThatScriptsOftenHaveIsTheScripts) {
+  for (const char* word : {"-n", "-t", "-m", "--timeout", "--role", "--log-level=info", "--quiet", "--gpus", "--env",
+                           "--num-proc", "---nnodes", "--", "-", "--=", "-nnodes", "nnodes", "--nnodes-max"})
+    EXPECT_THAT(parse({"--nproc-per-node=1", "train.py", word, "3"}).notices, IsEmpty()) << word;
 }
 
 TEST_F(LaunchConfigs, ACommandLineInQuotesIsNoProgram) {
