@@ -49,6 +49,7 @@ const Option& find_long(const std::string& word, const std::string& name) {
   if (candidates.empty()) throw_unknown(word, name);
   if (candidates.size() == 1) return *candidates.front();
   if (of_torchrun.size() == 1) return *of_torchrun.front();
+  if (instead_of(name)) throw_unknown(word, name);
   std::string names;
   for (const auto* option : candidates) names += (names.empty() ? "--" : ", --") + std::string(option->name);
   throw UsageError("option " + word + " is ambiguous", "ddprun's command line, before the program", "one of " + names);
@@ -58,9 +59,19 @@ const Option& find_short(const std::string& word, char letter) {
   const auto found = std::find_if(option_table().begin(), option_table().end(),
                                   [letter](const Option& option) { return letter != 0 && option.letter == letter; });
   if (found != option_table().end()) return *found;
-  // -np is an option of its own where other launchers have it, and -n4 is one with its value.
+  // -np is an option of its own where other launchers have it; -n4 and -Ha,b are one with its value; -nproc lacks a
+  // dash.
   const auto name = with_dashes(word.substr(1, word.find('=') == std::string::npos ? word.npos : word.find('=') - 1));
-  throw_unknown(word, instead_of(name) ? name : word.substr(1, name.find_first_of("0123456789")));
+  if (instead_of(name)) throw_unknown(word, name);
+  const auto letters = name.substr(0, name.find_first_of("0123456789"));
+  if (instead_of(letters)) throw_unknown(word, letters);
+  const auto is_meant = [&name](const Option& option) {
+    return name.size() > 2 && option.group != OptionGroup::hidden && option.name.substr(0, name.size()) == name;
+  };
+  const auto meant = std::find_if(option_table().begin(), option_table().end(), is_meant);
+  if (meant != option_table().end()) throw_unknown(word, std::string(meant->name));
+  const auto first = name.substr(0, 1);
+  throw_unknown(word, first[0] == letter && instead_of(first) ? first : letters);
 }
 
 // On/off options of the environment hold an integer, zero is off. Source: torchrun's check_env action.
