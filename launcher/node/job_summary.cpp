@@ -58,10 +58,26 @@ bool has_python_trace(const std::vector<std::string>& stderr_tail) {
   });
 }
 
-// A shell, or another interpreter, has read lines that end with CR LF; printable() writes the CR as "\\r".
+// A shell, or another interpreter, has read lines that end with CR LF. printable() writes the CR as "\\r". A tail
+// of stderr takes a CR for the redrawing of a line, so of a line with a raw CR only the text behind it is left.
 bool has_met_carriage_return(const std::vector<std::string>& stderr_tail) {
+  constexpr std::string_view kBehindCarriageReturn[] = {": invalid option", ": not found", ": command not found",
+                                                        ": numeric argument required", ": No such file or directory"};
+  return std::any_of(stderr_tail.begin(), stderr_tail.end(), [&](const std::string& line) {
+    return line.find("$'\\r'") != line.npos || line.find("\\r:") != line.npos || line.find("\\r'") != line.npos ||
+           line.starts_with("': ") || line.ends_with(": Illegal option -") ||
+           std::find(std::begin(kBehindCarriageReturn), std::end(kBehindCarriageReturn), line) !=
+               std::end(kBehindCarriageReturn);
+  });
+}
+
+// A shell has not found the end of a block. The reason may be `then` or `fi` with a CR behind it.
+bool has_unfinished_block(const std::vector<std::string>& stderr_tail) {
   return std::any_of(stderr_tail.begin(), stderr_tail.end(), [](const std::string& line) {
-    return line.find("$'\\r'") != line.npos || line.find("\\r:") != line.npos || line.find("\\r'") != line.npos;
+    return line.find(": syntax error: unexpected end of file") != line.npos ||
+           line.find(": Syntax error: end of file unexpected") != line.npos ||
+           line.ends_with(": Syntax error: word unexpected (expecting \"do\")") ||
+           line.ends_with(": Syntax error: word unexpected (expecting \"in\")");
   });
 }
 
@@ -137,6 +153,10 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
            ", for which it left its process group: their logs, and the flight recorder's files" + restarts;
   if (has_met_carriage_return(failure.stderr_tail))
     return "a script has lines that end with CR LF, as Windows writes them: `sed -i 's/\\r$//' FILE`";
+  if (has_unfinished_block(failure.stderr_tail))
+    return "`file SCRIPT`: if its lines end with CR LF, as Windows writes them, `sed -i 's/\\r$//' SCRIPT`; else a "
+           "block "
+           "of the shell script lacks its end";
   if (failure.stderr_tail.empty() && !failure.stderr_lost.empty())
     return "free some space on the disk of its log, which took nothing of what it wrote to stderr, and run again" +
            restarts;

@@ -241,9 +241,22 @@ TEST(Summary, WhoLeftForAnotherRankIsNotAskedForItsOwnReason) {
 TEST(Summary, LineEndsOfWindowsInAScriptAreNamed) {
   auto failure = failure_of({Ending::Kind::exited, 127, false});
   for (const char* line : {"run.sh: line 2: $'\\r': command not found", "python: can't open file '/a/p.py\r'",
-                           "env: 'python3\r': No such file or directory"}) {
+                           "env: 'python3\r': No such file or directory", "x.sh: 1: set: Illegal option -",
+                           ": invalid option", ": not found", "': [Errno 2] No such file or directory"}) {
     failure.stderr_tail = {line};
     EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("end with CR LF")) << line;
+  }
+}
+
+TEST(Summary, AShellsUnfinishedBlockMayComeFromLineEndsOfWindows) {
+  auto failure = failure_of({Ending::Kind::exited, 2, false});
+  for (const char* line : {"x.sh: line 4: syntax error: unexpected end of file",
+                           "x.sh: 4: Syntax error: end of file unexpected (expecting \"then\")",
+                           "x.sh: 1: Syntax error: word unexpected (expecting \"do\")"}) {
+    failure.stderr_tail = {line};
+    EXPECT_THAT(job_summary(verdict_on(failure)),
+                AllOf(HasSubstr("try:   `file SCRIPT`: if its lines end with CR LF"), Not(HasSubstr("wrong use"))))
+        << line;
   }
 }
 
