@@ -8,14 +8,13 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <memory>
+#include <future>
 #include <optional>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <utility>
 
-#include "base/with_limit.hpp"
+#include "base/quiet_thread.hpp"
 
 namespace ddp::base {
 namespace {
@@ -29,28 +28,31 @@ bool is_at(int folder, const std::string& path) {
          open.st_ino == there.st_ino;
 }
 
-enum class FolderLock { taken, is_anothers, none_to_be_had };  // the last: the file system has none
+struct Locking {
+  enum class Result { taken, is_anothers, none_to_be_had };  // the last: the file system has no locks
+  Result result;
+  UniqueFd folder;  // empty if it could not be opened
+};
 
-UniqueFd open_folder(const std::string& folder) {
-  return UniqueFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-}
-
-FolderLock lock_folder(const std::string& folder, UniqueFd& fd) {
-  fd = open_folder(folder);
-  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return FolderLock::taken;
+Locking lock_folder(const std::string& path) {
+  UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) return {Locking::Result::taken, std::move(folder)};
   const bool is_anothers = errno == EWOULDBLOCK || errno == ENOENT;  // who has removed it
-  fd.reset();
-  return is_anothers ? FolderLock::is_anothers : FolderLock::none_to_be_had;
+  return {is_anothers ? Locking::Result::is_anothers : Locking::Result::none_to_be_had, std::move(folder)};
 }
 
 // Empty if others still hold it then, or no thread can be had: this one must not wait for as long as they like.
-UniqueFd lock_folder_within(std::chrono::milliseconds limit, const std::string& folder) {
-  const auto fd = std::make_shared<UniqueFd>(open_folder(folder));
-  const auto is_locked = run_with_limit(limit, [fd, caller = std::this_thread::get_id()] {
-    const bool may_wait = std::this_thread::get_id() != caller;
-    return std::string(*fd && may_wait && ::flock(fd->get(), LOCK_EX) == 0 ? "yes" : "");
+UniqueFd lock_within(std::chrono::milliseconds limit, UniqueFd folder) {
+  std::packaged_task<UniqueFd()> lock([folder = std::move(folder)]() mutable {
+    return folder && ::flock(folder.get(), LOCK_EX) == 0 ? std::move(folder) : UniqueFd();
   });
-  return is_locked.value_or("").empty() ? UniqueFd() : std::move(*fd);
+  auto locked = lock.get_future();
+  try {
+    start_quiet_thread(std::move(lock)).detach();
+  } catch (const std::system_error&) {
+    return {};
+  }
+  return locked.wait_for(limit) == std::future_status::ready ? locked.get() : UniqueFd();
 }
 
 }  // namespace
@@ -59,8 +61,11 @@ LockedFolder make_locked_folder(const std::string& parent, const std::string& st
   while (true) {  // again if another process took the folder for one that was left
     LockedFolder out{parent + "/" + start + std::string(kUnique), {}};
     if (::mkdtemp(out.path.data()) == nullptr) throw std::system_error(errno, std::generic_category(), out.path);
-    const auto got = lock_folder(out.path, out.lock);
-    if (got == FolderLock::none_to_be_had || (got == FolderLock::taken && is_at(out.lock.get(), out.path))) return out;
+    auto [result, folder] = lock_folder(out.path);
+    if (result == Locking::Result::none_to_be_had) return out;
+    if (result == Locking::Result::is_anothers || !is_at(folder.get(), out.path)) continue;
+    out.lock = std::move(folder);
+    return out;
   }
 }
 
@@ -76,13 +81,13 @@ void for_each_left_folder(const std::string& parent, const std::string& start,
     const auto name = path.filename().string();
     if (name.compare(0, start.size(), start) != 0 || name.size() != start.size() + kUnique.size()) continue;
     if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) continue;
-    UniqueFd fd;
-    const auto got = lock_folder(path, fd);
-    if (got == FolderLock::is_anothers && ending.is_ending && ending.is_ending(path.string())) {
+    auto [result, lock] = lock_folder(path);
+    if (result == Locking::Result::is_anothers && ending.is_ending && ending.is_ending(path.string())) {
       if (!wait_ends) wait_ends = Clock::now() + ending.limit;
-      fd = lock_folder_within(std::chrono::ceil<std::chrono::milliseconds>(*wait_ends - Clock::now()), path.string());
+      lock = lock_within(std::chrono::ceil<std::chrono::milliseconds>(*wait_ends - Clock::now()), std::move(lock));
+      if (lock) result = Locking::Result::taken;
     }
-    if (fd) use(path.string());
+    if (result == Locking::Result::taken) use(path.string());
   }
 }
 

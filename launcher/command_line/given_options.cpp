@@ -39,9 +39,9 @@ bool shows_something(const Option& option) {
 
 // An exact name, or a prefix that only one name has; where torchrun knows only one, that one.
 const Option& find_long(const std::string& word, const std::string& name) {
+  if (const auto* option = find_option(name)) return *option;
   std::vector<const Option*> candidates, of_torchrun;
   for (const auto& option : option_table()) {
-    if (option.name == name) return option;
     if (name.empty() || option.group == OptionGroup::hidden || option.name.substr(0, name.size()) != name) continue;
     candidates.push_back(&option);
     if (option.is_torchruns) of_torchrun.push_back(&option);

@@ -160,10 +160,9 @@ std::optional<Misplaced> misplaced_at(const std::vector<std::string>& program, s
   const auto is_one_of = [&name](const auto& names) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
-  const auto& table = option_table();
-  const auto option = std::find_if(table.begin(), table.end(), [&](const Option& o) { return o.name == name; });
+  const auto* option = find_option(name);
   const bool is_ours =
-      dashes == 2 && option != table.end() && option->group != OptionGroup::hidden && !is_one_of(kNamesOfScripts);
+      dashes == 2 && option != nullptr && option->group != OptionGroup::hidden && !is_one_of(kNamesOfScripts);
   if (!is_ours && !is_one_of(kNamesOfLaunchers)) return {};
   const bool takes_value = !is_ours || !option->value_name.empty();
   const bool is_next_value =

@@ -123,6 +123,12 @@ const std::vector<Option>& option_table() {
   return table;
 }
 
+const Option* find_option(std::string_view name) {
+  const auto& table = option_table();
+  const auto found = std::find_if(table.begin(), table.end(), [name](const Option& its) { return its.name == name; });
+  return found == table.end() ? nullptr : &*found;
+}
+
 std::string_view title(OptionGroup group) {
   switch (group) {
     case OptionGroup::job: return "job";

@@ -26,6 +26,7 @@ constexpr char kListSeparator = '\0';  // an argument of a program holds none
 
 // In the order of --help: each group in one piece.
 const std::vector<Option>& option_table();
+const Option* find_option(std::string_view name);  // nullptr if there is none
 
 // "failures and signals", the heading in --help.
 std::string_view title(OptionGroup group);

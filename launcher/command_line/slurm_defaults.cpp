@@ -81,10 +81,8 @@ class SlurmRendezvousReader {
   bool is_job_of_step() const { return nodes() > 1 && static_cast<std::size_t>(nodes_max_) <= nodes(); }
 
   void set(std::string_view name, std::string value, const std::string& from) {
-    const auto option =
-        std::find_if(option_table().begin(), option_table().end(), [name](const Option& o) { return o.name == name; });
     auto where = from + (value == "c10d" ? "" : ", which gives --" + std::string(name) + "=" + value);
-    out_.options.set({&*option, std::move(value), std::move(where), GivenOption::From::slurm});
+    out_.options.set({find_option(name), std::move(value), std::move(where), GivenOption::From::slurm});
   }
 
   void fact(const std::string& what, const std::string& from) { facts_.push_back(what + " (" + from + ")"); }

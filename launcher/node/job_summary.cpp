@@ -155,8 +155,7 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
     return "a script has lines that end with CR LF, as Windows writes them: `sed -i 's/\\r$//' FILE`";
   if (has_unfinished_block(failure.stderr_tail))
     return "`file SCRIPT`: if its lines end with CR LF, as Windows writes them, `sed -i 's/\\r$//' SCRIPT`; else a "
-           "block "
-           "of the shell script lacks its end";
+           "block of the shell script lacks its end";
   if (failure.stderr_tail.empty() && !failure.stderr_lost.empty())
     return "free some space on the disk of its log, which took nothing of what it wrote to stderr, and run again" +
            restarts;

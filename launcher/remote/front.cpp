@@ -170,7 +170,7 @@ class Front {
     try {
       question_ = PipedChild::start(io_, options,
                                     {[this](std::string_view bytes) { configuration_ += bytes; },
-                                     [](std::string_view) {}, [this](int) { address_answered(); }, nullptr, nullptr});
+                                     [](std::string_view) {}, [this](int) { address_answered(); }});
     } catch (const std::system_error&) {
       return connect_more();  // which says what is wrong
     }

@@ -24,10 +24,10 @@ void HostLink::start(const std::vector<std::string>& command, const std::vector<
   options.command = command;
   options.environment = environment;
   options.own_session = true;
-  child_ = PipedChild::start(
-      io_, options,
-      {[this](std::string_view bytes) { take_out(bytes); }, [this](std::string_view bytes) { take_err(bytes); },
-       [this](int status) { end(status); }, nullptr, nullptr});
+  child_ =
+      PipedChild::start(io_, options,
+                        {[this](std::string_view bytes) { take_out(bytes); },
+                         [this](std::string_view bytes) { take_err(bytes); }, [this](int status) { end(status); }});
   timer_.expires_after(limit);
   timer_.async_wait([this, limit](boost::system::error_code error) {
     if (!error)

@@ -71,9 +71,9 @@ class PipedChild : public std::enable_shared_from_this<PipedChild> {
   };
   struct Handlers {
     std::function<void(std::string_view bytes)> out, err;
-    std::function<void(int wait_status)> ended;          // comes last, after all output
-    std::function<void()> written;                       // all input that was given
-    std::function<void(std::string_view bytes)> report;  // is not paused
+    std::function<void(int wait_status)> ended;            // comes last, after all output
+    std::function<void()> written{};                       // all input that was given
+    std::function<void(std::string_view bytes)> report{};  // is not paused
   };
 
   // Throws std::system_error, which says what failed. `handlers` may own the child until `ended` was called.

@@ -202,11 +202,11 @@ void HostCore::forget(NodeId node) {
   if (connections_.empty() && std::exchange(farewell_ends_, std::nullopt)) out_.emplace_back(Finish{});
 }
 
-void HostCore::step_down(const StepDown& how) {
+void HostCore::step_down(StepDown how) {
   if (!has_own_agent_) {
     FinishJob verdict;
     verdict.exit_code = exit_code_of(outcome::NotTogether{});
-    verdict.what = how.why;
+    verdict.what = std::move(how.why);
     verdict.try_this = kTryTogether;
     verdict_ = std::move(verdict);
     for (const auto& [node, connection] : connections_)
@@ -216,9 +216,8 @@ void HostCore::step_down(const StepDown& how) {
   has_stepped_down_ = true;
   farewell_ends_.reset();
   drop_all();
-  auto told = how;
-  told.last_begun = membership_.last_begun();
-  out_.emplace_back(std::move(told));
+  how.last_begun = membership_.last_begun();
+  out_.emplace_back(std::move(how));
 }
 
 }  // namespace ddp::rendezvous

@@ -128,7 +128,7 @@ class HostCore {
   void forget(NodeId node);
   void drop(NodeId node);
   void drop_all();
-  void step_down(const StepDown& how);
+  void step_down(StepDown how);
   void take_call(const Came& event);
 
   const bool has_own_agent_;

@@ -256,9 +256,10 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
 // A node that was cut off, while the others went on, ends the round that it still has before it takes part again.
 // may_reseat: its round is of this job, so that the newest state is the right one whoever has it.
 void Membership::end_older_round(NodeId id, std::uint32_t round, bool may_reseat) {
-  const auto& held = nodes_.at(id).hello.held;
-  const bool has_work = may_reseat && held && !held->is_left_behind && recovery_.proves_any_round(*held);
-  nodes_.set_older_round(id, {round, has_work});
+  auto& node = nodes_.at(id);
+  const auto& held = node.hello.held;
+  node.has_older_work = may_reseat && held && !held->is_left_behind && recovery_.proves_any_round(*held);
+  nodes_.set_older_round(id, round);
   send(id, went_on_without(round, may_reseat && !job_stop()));
 }
 

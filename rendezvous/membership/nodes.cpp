@@ -52,6 +52,7 @@ void Nodes::make_member(NodeId id, int group_rank, MemberPart part) {
   if (!node.is_member()) ++member_count_;
   node.group_rank = group_rank;
   node.part = std::move(part);
+  node.has_older_work = false;
 }
 
 void Nodes::end_membership(Node& node) {
@@ -149,12 +150,12 @@ std::optional<Nodes::TimePoint> Nodes::next_gone() const {
 std::optional<std::uint32_t> Nodes::older_round(NodeId id) const {
   const auto found = older_rounds_.find(id);
   if (found == older_rounds_.end()) return {};
-  return found->second.number;
+  return found->second;
 }
 
 bool Nodes::is_older_work_awaited() const {
   return std::any_of(older_rounds_.begin(), older_rounds_.end(),
-                     [](const auto& entry) { return entry.second.has_work; });
+                     [this](const auto& entry) { return nodes_.at(entry.first).has_older_work; });
 }
 
 int Nodes::count_available() const {

@@ -35,8 +35,10 @@ struct Node {
   std::int64_t first_round = -1;     // that began with it
   NodeStop stop{};
   std::vector<Elsewhere> links_to_check{};  // it is left out until they work
-  bool is_claimant = false;                 // of a round, while it is not decided which one is adopted
-  HeldBack said{};                          // meanwhile
+  // It has the work of a round before this one: certainly a member of it, and nobody had told it before to end it.
+  bool has_older_work = false;
+  bool is_claimant = false;  // of a round, while it is not decided which one is adopted
+  HeldBack said{};           // meanwhile
 
   bool is_member() const { return part.has_value(); }
   bool runs() const { return part && !part->has_ended; }  // processes of the current round
@@ -95,11 +97,7 @@ class Nodes {
 
   // --- nodes that still have an older round; they take part again when that has ended
 
-  struct OlderRound {
-    std::uint32_t number = 0;
-    bool has_work = false;  // it is certain that the node had a part in it, and nobody has told it before to end it
-  };
-  void set_older_round(NodeId id, OlderRound round) { older_rounds_[id] = round; }
+  void set_older_round(NodeId id, std::uint32_t number) { older_rounds_[id] = number; }
   void end_older_round(NodeId id) { older_rounds_.erase(id); }
   std::optional<std::uint32_t> older_round(NodeId id) const;
   bool has_older_rounds() const { return !older_rounds_.empty(); }
@@ -128,7 +126,7 @@ class Nodes {
   NodeId found_running_{};  // where the search for such a node begins
   std::map<NodeId, Absence> absences_;
   std::set<std::pair<TimePoint, NodeId>> absence_ends_;
-  std::map<NodeId, OlderRound> older_rounds_;
+  std::map<NodeId, std::uint32_t> older_rounds_;
   std::set<NodeId> leaving_;
 };
 

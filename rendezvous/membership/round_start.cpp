@@ -58,8 +58,8 @@ std::vector<NodeId> members_of_next_round(const Nodes& nodes, const std::vector<
   std::vector<RankCandidate> those;
   for (const auto id : candidates) {
     const auto& node = nodes.at(id);
-    those.push_back({node.group_rank, node.hello.node_rank, node.is_endpoint_host, node.hello.host_name,
-                     node.hello.held.has_value()});
+    those.push_back(
+        {node.group_rank, node.hello.node_rank, node.is_endpoint_host, node.hello.host_name, node.has_older_work});
   }
   std::vector<NodeId> out;
   for (const auto index : give_group_ranks(those, static_cast<std::size_t>(nodes_max)))

@@ -603,7 +603,7 @@ TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   EXPECT_THAT(
       said,
       Contains(HasSubstr(
-          "is lost: it closed the connection (127.0.0.1); it is tried again, and the workers go on for up to 30 s")));
+          "is lost: it closed the connection (127.0.0.1); it is tried again, and the workers go on for up to 60 s")));
   EXPECT_THAT(said, Contains(HasSubstr("connected to the job again")));
   EXPECT_FALSE(lost);
 }

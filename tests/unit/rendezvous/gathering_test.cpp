@@ -157,7 +157,7 @@ TEST_F(GatheringOfNewcomers, WaitsWhileANodeThatCameBackEndsItsWorkers) {
   for (std::uint64_t id = 1; id <= 2; ++id) come(id);
   away(began);
   come(3);
-  nodes.set_older_round(NodeId{3}, {0});
+  nodes.set_older_round(NodeId{3}, 0);
   EXPECT_FALSE(away(began + 20s, false).is_complete);
   EXPECT_FALSE(away(began + 59s, false).is_complete);
   nodes.end_older_round(NodeId{3});

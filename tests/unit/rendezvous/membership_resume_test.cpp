@@ -463,6 +463,30 @@ TEST_F(Resume, ANodeWithAnOlderRoundEndsItFirst) {
   EXPECT_EQ(started.at(42).group_rank, 1);
 }
 
+// One place is free for a newcomer and for a node that says it has an older round.
+TEST_F(Resume, OnlyWorkThatIsProvenGoesBeforeANewcomer) {
+  for (const bool is_proven : {true, false}) {
+    SCOPED_TRACE(is_proven);
+    started.clear();
+    begin(1, 2, 1);
+    join(1, "h1", {}, true);
+    join(2, "h2");
+    auto older = held_by(2);
+    if (!is_proven) older.nonces = {"of another job"};
+    falls_silent(2);
+    ends(1, {}, 2);
+    ASSERT_EQ(started.at(1).round.number, 1u);
+    comes_again(2, 12, older);
+    says(12, RoundEnded{0, {}, 2, false});
+    join(3, "a newcomer");
+    pass(10s);
+    ends(1, {}, 2);
+    ASSERT_EQ(started.at(1).round.number, 2u);
+    EXPECT_EQ(started.count(12), is_proven ? 1u : 0u);
+    EXPECT_EQ(started.count(3), is_proven ? 0u : 1u);
+  }
+}
+
 TEST_F(Resume, WhoWasLeftBehindCountsForItsOldRoundNoMore) {
   begin_with(3);
   auto behind = held_by(1);

@@ -29,7 +29,7 @@ class NodesOfAJob : public ::testing::Test {
 
 TEST_F(NodesOfAJob, NodeIsFoundByItsKeyAlsoOnAnotherConnection) {
   add(1, 7);
-  nodes.set_older_round(NodeId{1}, {3});
+  nodes.set_older_round(NodeId{1}, 3);
   nodes.make_member(NodeId{1}, 0, {});
   nodes.rename(NodeId{1}, NodeId{9});
   EXPECT_EQ(nodes.find("key-1"), NodeId{9});
@@ -45,7 +45,7 @@ TEST_F(NodesOfAJob, NothingIsKeptOfARemovedNode) {
   add(1, 7);
   nodes.make_member(NodeId{1}, 0, {});
   nodes.begin_absence(NodeId{1}, {now, "reset"});
-  nodes.set_older_round(NodeId{1}, {3});
+  nodes.set_older_round(NodeId{1}, 3);
   EXPECT_EQ(nodes.remove(NodeId{1}).hello.node_key, "key-1");
   EXPECT_TRUE(nodes.empty());
   EXPECT_EQ(nodes.find("key-1"), std::nullopt);
@@ -93,8 +93,8 @@ TEST_F(NodesOfAJob, SpareThatIsAbsentOrHasAnOlderRoundIsNotAvailable) {
   nodes.make_member(NodeId{1}, 0, {});
   nodes.begin_absence(NodeId{1}, {now, "reset"});  // a member may come again
   nodes.begin_absence(NodeId{2}, {now, "reset"});
-  nodes.set_older_round(NodeId{2}, {3});
-  nodes.set_older_round(NodeId{3}, {3});
+  nodes.set_older_round(NodeId{2}, 3);
+  nodes.set_older_round(NodeId{3}, 3);
   EXPECT_EQ(nodes.count_available(), 2);
   nodes.end_older_round(NodeId{3});
   EXPECT_EQ(nodes.count_available(), 3);
@@ -115,7 +115,7 @@ TEST_F(NodesOfAJob, CountsAndSearchesAgreeWithWalksOverAllNodes) {
         break;
       case 3: nodes.begin_absence(id, {now, "reset"}); break;
       case 4: nodes.end_absence(id); break;
-      default: dice() % 2 == 0 ? nodes.set_older_round(id, {1}) : nodes.end_older_round(id);
+      default: dice() % 2 == 0 ? nodes.set_older_round(id, 1) : nodes.end_older_round(id);
     }
     std::size_t members = 0;
     int available = 0;
