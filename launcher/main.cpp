@@ -64,6 +64,11 @@ std::string shown(const LaunchConfig& config, const std::vector<std::string>& en
   return {};
 }
 
+int show(const std::string& text) {
+  const bool is_shown = static_cast<bool>(std::cout << text << std::flush);
+  return exit_code_of(is_shown ? Outcome(outcome::Success{}) : Outcome(outcome::Unexplained{}));
+}
+
 int launch(const std::vector<std::string>& arguments, const EnvironmentLookup& variable,
            const ReportPipe& report_pipe) {
   if (arguments == std::vector<std::string>{kNodeServiceOption}) return serve_remote_node();
@@ -72,11 +77,11 @@ int launch(const std::vector<std::string>& arguments, const EnvironmentLookup& v
   const auto machine = this_machine(variable);
   if (const auto job = job_on_hosts(arguments, variable, environment, machine, ddp::base::random_key)) {
     if (!job->only_shows) return run_on_hosts(*job, environment);
-    return std::cout << hosts_plan_text(*job) << std::flush ? 0 : 1;
+    return show(hosts_plan_text(*job));
   }
   const auto config = parse_command_line(arguments, variable, machine);
   if (config.mode == LaunchConfig::Mode::launch) return run_job(config, environment, report_pipe);
-  return std::cout << shown(config, environment) << std::flush ? 0 : 1;
+  return show(shown(config, environment));
 }
 
 }  // namespace

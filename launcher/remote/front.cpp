@@ -46,8 +46,6 @@ constexpr std::chrono::seconds kReportDelay{10};  // of a report, if the job goe
 constexpr std::size_t kConnectingMax = 32;  // at once: each login costs this machine some milliseconds of computing
 constexpr std::size_t kWordBytesMax = 500;  // of ssh's own words, in a line
 
-int code_of_signal(int number) { return rendezvous::exit_code_of(rendezvous::outcome::StoppedBySignal{number}); }
-
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
 std::vector<std::string> command_for(const JobOnHosts& job, const RemoteHost& host, const std::string& program) {
@@ -117,7 +115,7 @@ class Front {
         return name(static_cast<std::size_t>(source.rank)) + ": ";
       };
     out.reader_gone = [this] {
-      is_reader_gone_ = true;
+      core_.reader_gone();
       stop(SIGTERM);
     };
     return out;
@@ -280,7 +278,7 @@ class Front {
   }
 
   void perform(const HostsCore::Finish& action) {
-    exit_code_ = is_reader_gone_ ? code_of_signal(SIGPIPE) : action.exit_code;
+    exit_code_ = action.exit_code;
     is_finished_ = true;
     input_.close();
     alive_timer_.cancel();
@@ -338,7 +336,7 @@ class Front {
     is_stopped_ = true;
     if (!core_.has_started()) note("ddprun: " + rendezvous::signal_name(number) + ": nothing has started");
     send_signal(number);
-    perform(core_.stopping(code_of_signal(number), Clock::now()));
+    perform(core_.stopping(number, Clock::now()));
   }
 
   // The host first: a process that is stopped tells it nothing.
@@ -374,7 +372,7 @@ class Front {
   std::vector<std::unique_ptr<HostLink>> links_;
   std::vector<std::string> unreached_;  // why, by host; empty: it is reached
   std::size_t next_ = 0, connecting_ = 0;
-  bool is_stopped_ = false, is_finished_ = false, is_reader_gone_ = false;
+  bool is_stopped_ = false, is_finished_ = false;
   int exit_code_ = rendezvous::exit_code_of(rendezvous::outcome::NotStarted{});
 };
 

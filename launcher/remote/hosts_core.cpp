@@ -1,5 +1,7 @@
 #include "launcher/remote/hosts_core.hpp"
 
+#include <csignal>
+
 #include "rendezvous/membership/outcome.hpp"
 
 namespace ddp::launcher {
@@ -8,6 +10,7 @@ namespace {
 constexpr std::chrono::seconds kBeyondGrace{20};  // for a ddprun to report its end once its workers have ended
 
 int code_of_too_few() { return rendezvous::exit_code_of(rendezvous::outcome::NotTogether{}); }
+int code_of_signal(int number) { return rendezvous::exit_code_of(rendezvous::outcome::StoppedBySignal{number}); }
 
 }  // namespace
 
@@ -48,12 +51,12 @@ HostsCore::Actions HostsCore::begin_or_wait(TimePoint now) {
   return out;
 }
 
-HostsCore::Actions HostsCore::stopping(int exit_code, TimePoint now) {
+HostsCore::Actions HostsCore::stopping(int signal_number, TimePoint now) {
   if (leave_at_) return {};
   leave_at_ = started_ ? now + options_.grace + kBeyondGrace : now;
   if (started_) return {};
   given_up_ = true;
-  result_ = exit_code;
+  result_ = code_of_signal(signal_number);  // the hosts have given none
   return connecting_ + running_ == 0 ? finish() : Actions{};
 }
 
@@ -79,6 +82,9 @@ std::optional<HostsCore::TimePoint> HostsCore::next_deadline() const {
   return leave_at_ == TimePoint::max() ? std::nullopt : leave_at_;
 }
 
-HostsCore::Actions HostsCore::finish() { return {Finish{result_.value_or(last_code_.value_or(code_of_too_few()))}}; }
+HostsCore::Actions HostsCore::finish() {
+  if (is_reader_gone_) return {Finish{code_of_signal(SIGPIPE)}};
+  return {Finish{result_.value_or(last_code_.value_or(code_of_too_few()))}};
+}
 
 }  // namespace ddp::launcher

@@ -39,8 +39,9 @@ class HostsCore {
   Actions connected(TimePoint now);
   Actions ended(std::optional<int> exit_code, bool was_connected, TimePoint now);  // no code: its connection is lost
 
-  // ddprun was told to stop, and has told the hosts. `exit_code` is for a stop before the start.
-  Actions stopping(int exit_code, TimePoint now);
+  // ddprun was told to stop by a signal, and has told the hosts.
+  Actions stopping(int signal_number, TimePoint now);
+  void reader_gone() { is_reader_gone_ = true; }  // of ddprun's output; the job is stopped for it
 
   Actions tick(TimePoint now);
   std::optional<TimePoint> next_deadline() const;
@@ -53,7 +54,7 @@ class HostsCore {
 
   const Options options_;
   std::size_t connecting_ = options_.hosts, running_ = 0, succeeded_ = 0;
-  bool started_ = false, given_up_ = false;
+  bool started_ = false, given_up_ = false, is_reader_gone_ = false;
   std::optional<int> result_;     // that the first host to fail has given
   std::optional<int> last_code_;  // that any host has given
   std::optional<TimePoint> stop_at_, leave_at_;

@@ -147,9 +147,7 @@ LogEvent message_event(const StartRound& message) {
 LogEvent message_event(const RoundEstablished& message) {
   return {"round_established", LogFields().add("round", message.round)};
 }
-LogEvent message_event(const HostLeaves& message) {
-  return {"host_leaves", LogFields().add_if_any("why", message.why)};
-}
+LogEvent message_event(const HostLeaves& message) { return {"host_leaves", LogFields().add("why", message.why)}; }
 LogEvent message_event(const PrepareStop& message) {
   return {"prepare_stop", LogFields().add("round", message.round).add("is_warning", message.is_warning)};
 }

@@ -276,8 +276,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
         last_reason_.clear();
         if (target_.address.empty()) endpoint_found_ = EndpointName{endpoint_.host, target_port()};
       }
-      if (const auto* leaves = std::get_if<HostLeaves>(&message))
-        lost_why_ = leaves->why.empty() ? kHostHasLeft : leaves->why;
+      if (const auto* leaves = std::get_if<HostLeaves>(&message)) lost_why_ = leaves->why.value_or(kHostHasLeft);
       const auto* refused = std::get_if<Refused>(&message);
       const bool is_other_job = refused != nullptr && refused->is_other_job;
       if (is_other_job) note_answer({});

@@ -302,7 +302,7 @@ LostHost Session::lost_host() const {
   if (out.group_rank == host_group_rank_) out.node_key = host_key_;
   out.is_end_proven = ended_ranks_.count(*out.group_rank) != 0;
   if (out.group_rank == last_words_.first) {
-    out.has_left = last_words_.second.why.empty();
+    out.has_left = !last_words_.second.why;
     out.why = last_words_.second.why;
     out.exit_code = last_words_.second.exit_code;
   }

@@ -230,7 +230,7 @@ void Membership::note_end_of_lost_host() {
 // Its guardian may be heard after the loss was noted.
 void Membership::explain_loss_of_host(int signal_number) {
   auto& host = options_.lost;
-  if (!host.why.empty()) return;  // it said so itself
+  if (host.why) return;  // it said so itself
   host.why = ddprun_ended_text(signal_number);
   host.exit_code = exit_code_of_killed(signal_number);
   const auto lost = recovery_.is_adopted() ? lost_member_of(last_round()) : std::nullopt;

@@ -92,8 +92,8 @@ void Membership::warn_in_leave(NodeId from, TimePoint now) {
   stops_.end_leave();
   round_.change.reset();
   if (phase_ != Phase::gathering) return;
-  auto verdict = verdict_of_round({round_, job_stop(), false, world_size_, options_.restarts_max});
-  if (verdict.exit_code == kStoppedAtStep) finish(std::move(verdict), now);
+  if (has_stopped_at_step(round_) && round_.stopped_at_step > 0)
+    finish(verdict_of_round({round_, job_stop(), false, world_size_, options_.restarts_max}), now);
 }
 
 // A scheduler's signal may end workers before membership hears of it from any ddprun; where it is a warning, workers

@@ -144,8 +144,8 @@ std::string has_other_round_text(std::uint32_t round) { return "it has round " +
 
 std::string lost_meanwhile_text(int group_rank) { return "node " + std::to_string(group_rank) + " was lost meanwhile"; }
 
-std::string lost_endpoint_text(int group_rank, const std::string& why) {
-  return "node " + std::to_string(group_rank) + ", which had the endpoint, was lost" + (why.empty() ? "" : ": " + why);
+std::string lost_endpoint_text(int group_rank, const std::optional<std::string>& why) {
+  return "node " + std::to_string(group_rank) + ", which had the endpoint, was lost" + (why ? ": " + *why : "");
 }
 
 std::string ddprun_ended_text(int signal_number) {

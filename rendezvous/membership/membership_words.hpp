@@ -40,7 +40,7 @@ std::string newer_round_text(std::uint32_t round, const std::string& host);
 std::string lone_round_text(std::uint32_t round);
 std::string has_other_round_text(std::uint32_t round);
 std::string lost_meanwhile_text(int group_rank);
-std::string lost_endpoint_text(int group_rank, const std::string& why);  // empty: not known
+std::string lost_endpoint_text(int group_rank, const std::optional<std::string>& why);
 std::string endpoint_has_left_text(int group_rank);
 std::string ddprun_ended_text(int signal_number);    // "its ddprun was killed by SIGKILL"; 0: not known
 std::string nodes_text(const RankSet& group_ranks);  // "nodes 1, 3", "nodes 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"

@@ -347,9 +347,9 @@ struct FinishJob {
 
 // This host ends before its job does: the next host is to serve it. No process of the job is left on its node.
 struct HostLeaves {
-  std::string why;                 // one line; empty: it was told to stop, and the job goes on without it
-  std::vector<int> gone{};         // group ranks of other nodes that have left with it; at most kLeaversMax
-  std::optional<int> exit_code{};  // as in Leaving
+  std::optional<std::string> why{};  // one line; none: it was told to stop, and the job goes on without it
+  std::vector<int> gone{};           // group ranks of other nodes that have left with it; at most kLeaversMax
+  std::optional<int> exit_code{};    // as in Leaving
   bool operator==(const HostLeaves&) const = default;
 };
 

@@ -23,14 +23,14 @@ struct JobBefore {
 
 // The node that had the endpoint before this membership began.
 struct LostHost {
-  std::optional<int> group_rank{};  // in the last round; nobody waits for that node
-  std::string node_key{};           // by which its guardian proves that it has ended; empty: not known
-  bool is_end_proven = false;       // its guardian has said so, or the host itself
-  bool has_left = false;            // the job, in order: it was told to
-  RoundId round{};                  // its last one
-  std::vector<int> others_gone{};   // group ranks in that round of other nodes whose end is proven
-  std::string why{};                // it has ended, as it said itself; empty: not known
-  std::optional<int> exit_code{};   // as Leaving has it
+  std::optional<int> group_rank{};   // in the last round; nobody waits for that node
+  std::string node_key{};            // by which its guardian proves that it has ended; empty: not known
+  bool is_end_proven = false;        // its guardian has said so, or the host itself
+  bool has_left = false;             // the job, in order: it was told to
+  RoundId round{};                   // its last one
+  std::vector<int> others_gone{};    // group ranks in that round of other nodes whose end is proven
+  std::optional<std::string> why{};  // it has ended, as it or its guardian said
+  std::optional<int> exit_code{};    // as Leaving has it
 };
 
 struct MembershipOptions {

@@ -6,18 +6,18 @@
 namespace ddp::rendezvous {
 namespace {
 
-constexpr int kUnexplained = 1, kWrongUse = 2, kUnusable = 126, kMissing = 127, kFirstSignal = 128;  // as shells do
+constexpr int kFailed = 1, kWrongUse = 2, kUnusable = 126, kMissing = 127, kFirstSignal = 128;  // as shells do
 
 // 75 to 77 are ddprun's own verdicts. A worker's code of that value becomes 1.
 int code_of_worker(const Ending& ending) {
   switch (ending.kind) {
     case Ending::Kind::exited:
-      return ending.value >= kStoppedAtStep && ending.value <= kRendezvousFailed ? kUnexplained : ending.value;
+      return ending.value >= kStoppedAtStep && ending.value <= kRendezvousFailed ? kFailed : ending.value;
     case Ending::Kind::killed: return kFirstSignal + ending.value;
     case Ending::Kind::not_started: return ending.value == ENOENT ? kMissing : kUnusable;
-    case Ending::Kind::left: return kUnexplained;
+    case Ending::Kind::left: return kFailed;
   }
-  return kUnexplained;
+  return kFailed;
 }
 
 struct CodeOf {
@@ -28,13 +28,13 @@ struct CodeOf {
   int operator()(const outcome::StoppedAtStep&) const { return kStoppedAtStep; }
   int operator()(const outcome::NoProgress&) const { return kNoProgress; }
   int operator()(const outcome::NotTogether&) const { return kRendezvousFailed; }
-  int operator()(const outcome::Unexplained&) const { return kUnexplained; }
+  int operator()(const outcome::Unexplained&) const { return kFailed; }
   int operator()(const outcome::Told& what) const { return what.exit_code; }
-  int operator()(const outcome::GuardianEnded& what) const { return std::max(1, code_of_worker(what.ending)); }
+  int operator()(const outcome::GuardianEnded& what) const { return std::max(kFailed, code_of_worker(what.ending)); }
   int operator()(const outcome::WrongUse&) const { return kWrongUse; }
   int operator()(const outcome::ProgramMissing&) const { return kMissing; }
   int operator()(const outcome::ProgramUnusable&) const { return kUnusable; }
-  int operator()(const outcome::NotStarted&) const { return 1; }
+  int operator()(const outcome::NotStarted&) const { return kFailed; }
 };
 
 }  // namespace

@@ -8,13 +8,6 @@
 namespace ddp::rendezvous {
 namespace {
 
-// All workers have ended by themselves, some of them perhaps because they were told at which step to, by this
-// membership or by one before it.
-bool has_stopped_at_step(const CurrentRound& round) {
-  return (round.agreement.call() || round.stopped_at_step != 0) && round.failures.empty() && round.stopped == 0 &&
-         !round.tree_survived && !round.loss;
-}
-
 // A job whose time is over ends with an error, a job that was told to stop does not.
 Outcome outcome_of(const JobStop& stop, FinishJob& verdict) {
   if (!stop.time_limit) return outcome::StoppedBySignal{stop.signal_number};
@@ -78,6 +71,11 @@ Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
 }
 
 }  // namespace
+
+bool has_stopped_at_step(const CurrentRound& round) {
+  return (round.agreement.call() || round.stopped_at_step != 0) && round.failures.empty() && round.stopped == 0 &&
+         !round.tree_survived && !round.loss;
+}
 
 FinishJob verdict_of_round(const VerdictFacts& facts) {
   FinishJob verdict;

@@ -13,6 +13,10 @@
 
 namespace ddp::rendezvous {
 
+// All workers have ended by themselves, some of them (CurrentRound::stopped_at_step) perhaps because they were told at
+// which step to, by this membership or by one before it.
+bool has_stopped_at_step(const CurrentRound& round);
+
 // No round follows the last one.
 struct VerdictFacts {
   const CurrentRound& round;  // the last one

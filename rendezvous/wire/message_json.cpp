@@ -400,7 +400,7 @@ void fields(TimeAsked& m, Visit visit) {
 
 template <class Visit>
 void fields(HostLeaves& m, Visit visit) {
-  visit("why", m.why, std::string());
+  visit("why", m.why);
   visit("gone", m.gone, std::vector<int>());
   visit("exit_code", m.exit_code);
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <string>
 
 namespace ddp::launcher {
@@ -88,17 +89,24 @@ TEST(HostsCore, JobWithEnoughHostsSurvivesTheLossOfOne) {
 
 TEST(HostsCore, HostsThatDoNotEndAreLeftAfterTheGrace) {
   auto core = running(2, 2);
-  EXPECT_EQ(text_of(core.stopping(130, kStart)), "");
+  EXPECT_EQ(text_of(core.stopping(SIGINT, kStart)), "");
   EXPECT_EQ(core.next_deadline(), kStart + 50s);
   EXPECT_EQ(text_of(core.ended(130, true, kStart + 1s)), "");
   EXPECT_EQ(text_of(core.tick(kStart + 50s)), "leave");
   EXPECT_EQ(text_of(core.ended({}, true, kStart + 51s)), "130");
 }
 
+TEST(HostsCore, WithoutAReaderOfTheOutputTheCodeIsThatOfSigpipe) {
+  auto core = running(1, 1);
+  core.reader_gone();
+  EXPECT_EQ(text_of(core.stopping(SIGTERM, kStart)), "");
+  EXPECT_EQ(text_of(core.ended(143, true, kStart + 1s)), "141");
+}
+
 TEST(HostsCore, StopBeforeTheStartEndsWithTheSignalsCode) {
   HostsCore core({.hosts = 2, .hosts_min = 2, .grace = 30s});
   core.connected(kStart);
-  EXPECT_EQ(text_of(core.stopping(130, kStart)), "");
+  EXPECT_EQ(text_of(core.stopping(SIGINT, kStart)), "");
   EXPECT_EQ(text_of(core.tick(kStart)), "leave");
   EXPECT_EQ(text_of(core.ended({}, true, kStart)), "");
   EXPECT_EQ(text_of(core.ended({}, false, kStart)), "130");

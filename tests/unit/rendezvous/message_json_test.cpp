@@ -448,7 +448,7 @@ TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
   expect_checked(to_json(ToAgent(StopAt{1, 1, 0})), {{"/call", {0}}, {"/signal_number", {-1, 65}}}, parse);
   expect_checked(to_json(ToAgent(StopRound{1, 15, false, false, "", {1}})),
                  {{"/signal_number", {0, 65}}, {"/hung_ranks/0", {-1}}, {"/why", {kNul}}}, parse);
-  expect_checked(to_json(ToAgent(HostLeaves{"", {1}, 137})),
+  expect_checked(to_json(ToAgent(HostLeaves{{}, {1}, 137})),
                  {{"/exit_code", {0, -1, 256}, {1, 255}}, {"/gone/0", {-1, 65'536}}}, parse);
   expect_checked(to_json(ToAgent(Refused{})), {{"/what", {"a\nb"}}, {"/try", {"\xc2\x9b"}}}, parse);
   FinishJob verdict{1, some_failure(), {some_failure()}, 1, 8, 0, "", "", RunReport{1s, 1s, 1, {{}}}};

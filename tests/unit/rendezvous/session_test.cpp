@@ -1070,7 +1070,7 @@ TEST_F(SessionTest, ARoundThatNeverStartedKeepsNoEarlierOneAway) {
 
 TEST_F(SessionTest, AProofOfAnEndIsForThatRoundAlone) {
   join_and_start(2);
-  hear(HostLeaves{"", {1}});
+  hear(HostLeaves{{}, {1}});
   EXPECT_EQ(step(Session::Connected{kSecond}), "say hello holding 0");
   hear(Welcome{});
   auto next = start(1, 1, true, 2);
