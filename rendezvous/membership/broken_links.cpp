@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace ddp::rendezvous {
@@ -23,7 +24,7 @@ std::vector<BrokenLink> broken_links(const std::vector<NodeLinks>& nodes) {
   return {links.begin(), links.end()};
 }
 
-std::vector<int> nodes_to_leave_out(std::vector<BrokenLink> links) {
+std::vector<int> nodes_to_leave_out(std::vector<BrokenLink> links, const std::set<int>& keep) {
   std::set<int> out;
   while (!links.empty()) {
     std::map<int, int> counts;
@@ -31,8 +32,9 @@ std::vector<int> nodes_to_leave_out(std::vector<BrokenLink> links) {
       ++counts[link.a];
       ++counts[link.b];
     }
-    const auto is_better = [](const auto& a, const auto& b) {
-      return std::pair(a.second, a.first) < std::pair(b.second, b.first);
+    const auto is_better = [&keep](const auto& a, const auto& b) {
+      return std::tuple(a.second, keep.count(a.first) == 0, a.first) <
+             std::tuple(b.second, keep.count(b.first) == 0, b.first);
     };
     const int worst = std::max_element(counts.begin(), counts.end(), is_better)->first;
     out.insert(worst);

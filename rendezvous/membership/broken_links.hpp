@@ -10,6 +10,7 @@
 
 #include <compare>
 #include <cstddef>
+#include <set>
 #include <vector>
 
 namespace ddp::rendezvous {
@@ -35,7 +36,7 @@ struct BrokenLink {
 std::vector<BrokenLink> broken_links(const std::vector<NodeLinks>& nodes);
 
 // Group ranks of the nodes without which no link is broken, in order. The node with the most broken links goes first,
-// of equal ones that with the highest group rank.
-std::vector<int> nodes_to_leave_out(std::vector<BrokenLink> links);
+// of equal ones one that is not among those to keep, and of these that with the highest group rank.
+std::vector<int> nodes_to_leave_out(std::vector<BrokenLink> links, const std::set<int>& keep = {});
 
 }  // namespace ddp::rendezvous

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <numeric>
 #include <string_view>
+#include <tuple>
 
 namespace ddp::rendezvous {
 namespace {
@@ -46,9 +47,11 @@ std::vector<std::size_t> give_group_ranks(const std::vector<RankCandidate>& cand
   };
   std::stable_sort(order.begin(), order.end(), goes_before);
   if (order.size() > nodes_max) {
-    const auto has_rank = [&](std::size_t a) { return candidates[a].group_rank.has_value(); };
-    const auto others = std::find_if_not(order.begin(), order.end(), has_rank);
-    std::stable_partition(others, order.end(), [&](std::size_t a) { return candidates[a].has_older_work; });
+    const auto place = [&](std::size_t a) {
+      const auto& its = candidates[a];
+      return std::tuple(!its.has_newest_work, !its.group_rank, !its.has_older_work);
+    };
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return place(a) < place(b); });
     order.resize(nodes_max);
     std::stable_sort(order.begin(), order.end(), goes_before);
   }

@@ -237,8 +237,11 @@ void Membership::take_end_of_older_round(NodeId from, const RoundEnded& message,
 }
 
 void Membership::hear(NodeId from, const RoundEnded& message, TimePoint now) {
-  if (nodes_.older_round(from) == message.round) return take_end_of_older_round(from, message, now);
   auto& node = nodes_.at(from);
+  const bool is_older = nodes_.older_round(from) == message.round;
+  const bool is_member = is_older ? node.has_older_work : node.part && message.round == round_.number();
+  if (is_member && message.progress.kept_at) node.kept_in = std::max<std::int64_t>(node.kept_in, message.round);
+  if (is_older) return take_end_of_older_round(from, message, now);
   if (!node.runs() || message.round != round_.number() || (phase_ != Phase::running && phase_ != Phase::stopping))
     return;
   if (can_do_without(node, message)) return leave_out(from, message, now);
@@ -324,13 +327,16 @@ bool Membership::were_all_members() const {
 // Where some failure is for no other rank, or a rank hangs, that explains the end of the round.
 void Membership::find_broken_links(TimePoint now) {
   if (round_.loss || round_.change || job_stop() || !are_all_for_others(round_.failures)) return;
+  const auto newest = nodes_.newest_work();
   std::map<int, NodeId> members;
+  std::set<int> have_work;
   std::vector<NodeLinks> told;
   for (const auto id : nodes_.members()) {
     const auto& node = nodes_.at(id);
     const auto first = rank_first_of(node, nodes_);
     if (!first) return;
     members[*node.group_rank] = id;
+    if (newest >= 0 && node.kept_in == newest) have_work.insert(*node.group_rank);
     told.push_back({*node.group_rank, *first, node.hello.workers, node.part->unreached, node.part->were_in_call});
   }
   const auto links = broken_links(told);
@@ -343,7 +349,7 @@ void Membership::find_broken_links(TimePoint now) {
   auto cool_down = restarts_.cool_down();
   std::set<NodeId> out;
   std::map<NodeId, std::vector<Elsewhere>> checks;
-  for (const int group_rank : nodes_to_leave_out(links)) {
+  for (const int group_rank : nodes_to_leave_out(links, have_work)) {
     const auto& node = nodes_.at(*out.insert(members.at(group_rank)).first);
     const bool may_be_let_in = cool_down.leave_out_for_link(place_of(node.hello.host_name, node.seen_address), now);
     if (may_be_let_in) checks[members.at(group_rank)] = other_ends(links, group_rank, members);

@@ -158,6 +158,13 @@ bool Nodes::is_older_work_awaited() const {
                      [this](const auto& entry) { return nodes_.at(entry.first).has_older_work; });
 }
 
+std::int64_t Nodes::newest_work() const {
+  std::int64_t newest = -1;
+  for (const auto& [id, node] : nodes_)
+    if (is_available(id, node)) newest = std::max(newest, node.kept_in);
+  return newest;
+}
+
 int Nodes::count_available() const {
   auto count = nodes_.size() - older_rounds_.size();
   for (const auto id : leaving_)

@@ -37,6 +37,8 @@ struct Node {
   std::vector<Elsewhere> links_to_check{};  // it is left out until they work
   // It has the work of a round before this one: certainly a member of it, and nobody had told it before to end it.
   bool has_older_work = false;
+  // The last round in which its workers kept something (Progress), as it said; -1: none.
+  std::int64_t kept_in = -1;
   bool is_claimant = false;  // of a round, while it is not decided which one is adopted
   HeldBack said{};           // meanwhile
 
@@ -111,6 +113,10 @@ class Nodes {
   const std::set<NodeId>& leaving() const { return leaving_; }
 
   // --- nodes that can take part in the next round
+
+  // Node::kept_in of those that have the newest work: it may be in their memory and on their disks alone. -1: none is
+  // known.
+  std::int64_t newest_work() const;
 
   // Not nodes that leave or have processes of an older round, and not newcomers whose connection broke.
   bool is_available(NodeId id, const Node& node) const {

@@ -15,7 +15,7 @@
 namespace ddp::rendezvous {
 
 // The nodes that can take part, in the order of their ids. Hosts that ended too many rounds are left out if enough
-// others are there.
+// others are there, and one of these has the newest work of the job's workers.
 std::vector<NodeId> candidates(const Nodes& nodes, const CoolDown& cool_down, int nodes_min, TimePoint now);
 
 // Those of the candidates that the round has, in the order of their new group ranks.

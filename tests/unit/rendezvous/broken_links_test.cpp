@@ -54,6 +54,9 @@ TEST(BrokenLinks, TheNodeWithFewerWorkingLinksIsLeftOutThenTheHigherGroupRank) {
   EXPECT_THAT(nodes_to_leave_out({{0, 3}, {1, 2}}), ElementsAre(2, 3));
   EXPECT_THAT(nodes_to_leave_out({{0, 1}, {0, 2}, {1, 2}}), ElementsAre(1, 2));
   EXPECT_THAT(nodes_to_leave_out({}), IsEmpty());
+  EXPECT_THAT(nodes_to_leave_out({{1, 2}}, {2}), ElementsAre(1)) << "the other one is to be kept";
+  EXPECT_THAT(nodes_to_leave_out({{1, 2}}, {1, 2}), ElementsAre(2));
+  EXPECT_THAT(nodes_to_leave_out({{0, 1}, {1, 2}}, {1}), ElementsAre(1));
 }
 
 // Three nodes of two ranks each. The two last ones do not reach each other.
@@ -102,6 +105,19 @@ TEST_F(JobWithABrokenLink, GoesOnWithoutOneOfTheTwoAtNoCost) {
   for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
   EXPECT_EQ(started.at(3).round.number, 2u);
   EXPECT_EQ(started.at(3).group_world_size, 3);
+}
+
+TEST_F(JobWithABrokenLink, TheNodeWhoseWorkersAloneHaveKeptSomethingGoesOn) {
+  begin_three(2, 1);
+  RoundEnded kept{0, {failure(4, exited(1))}, 1, false};
+  kept.progress = {3, {}, 4s};
+  says(3, kept);
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  ASSERT_EQ(started.at(3).round.number, 1u);
+  link_breaks();
+  EXPECT_EQ(started.at(1).round.number, 2u);
+  EXPECT_EQ(started.at(2).round.number, 1u);
+  EXPECT_EQ(started.at(3).round.number, 2u);
 }
 
 TEST_F(JobWithABrokenLink, TakesTheNodeInAgainOnceItsLinksWork) {

@@ -36,6 +36,8 @@ TEST(GiveGroupRanks, NodesWithOlderWorkGoBeforeThoseWithNone) {
   const RankCandidate endpoint{{}, 0, true, "a"}, returned{{}, {}, false, "c", true}, member{1, {}, false, "b"};
   EXPECT_EQ(give_group_ranks({endpoint, returned, member}, 2), (Ranks{1, 2}));
   EXPECT_EQ(give_group_ranks({endpoint, returned, member}, 1), (Ranks{2})) << "it has newer work";
+  const RankCandidate newest{{}, {}, false, "d", false, true};
+  EXPECT_EQ(give_group_ranks({member, newest}, 1), (Ranks{1}));
 }
 
 }  // namespace

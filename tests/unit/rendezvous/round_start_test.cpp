@@ -82,6 +82,11 @@ TEST_F(RoundStarts, HostThatIsLeftOutIsACandidateOnlyIfTooFewOthersAreThere) {
   EXPECT_THAT(candidates(nodes, cool_down, 1, now), ElementsAre(NodeId{99}));
   EXPECT_THAT(candidates(nodes, cool_down, 2, now), ElementsAre(NodeId{99}, NodeId{100}));
   EXPECT_THAT(candidates(nodes, cool_down, 1, now + CoolDown::kOut), ElementsAre(NodeId{99}, NodeId{100}));
+  nodes.at(NodeId{100}).kept_in = 3;
+  nodes.at(NodeId{99}).kept_in = 2;
+  EXPECT_THAT(candidates(nodes, cool_down, 1, now), ElementsAre(NodeId{99}, NodeId{100})) << "no other has the newest";
+  nodes.at(NodeId{99}).kept_in = 3;
+  EXPECT_THAT(candidates(nodes, cool_down, 1, now), ElementsAre(NodeId{99}));
 }
 
 TEST_F(RoundStarts, MembersAreInTheOrderOfTheirNewGroupRanks) {
