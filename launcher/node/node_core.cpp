@@ -586,7 +586,9 @@ FailureReport NodeCore::report_of(const WorkerFailure& failure) const {
   if (report.accused.size() > rendezvous::kAccusedMax) report.accused.resize(rendezvous::kAccusedMax);
   report.is_own_error = failure.is_own_error;
   report.was_ending = failure.was_ending;
-  const bool was_killed = failure.ending.kind == Ending::Kind::killed && failure.ending.value == SIGKILL;
+  report.was_ending_for = report.job_time - job_time_at(failure.ending_since);
+  const bool was_killed = failure.ending.kind == Ending::Kind::killed &&
+                          (failure.ending.value == SIGKILL || failure.ending.value == SIGTERM);
   if (failure.is_hung && was_killed && !failure.was_ending)
     report.killed_for = base::printable(why_killed_text(stop_why_), rendezvous::kKilledForBytesMax);
   return report;

@@ -21,7 +21,7 @@ struct Worker {
   bool has_left = false;
   bool is_signalled = false;                          // by us: what it does then is no failure
   bool is_missed = false;                             // other ranks say that it did not come to a collective
-  bool is_hung = false;                               // killed for missing a collective: that is one
+  bool is_hung = false;                               // ended by us for missing a collective: that is one
   std::optional<worker_link::Departure> departure{};  // as it said last, in this round
   std::chrono::steady_clock::time_point departed{};   // when it did
 

@@ -41,6 +41,10 @@ bool is_silent(const Worker& worker) { return worker.runs && worker.is_missed &&
 // For a worker to say for whom it leaves, when others have said that.
 constexpr std::chrono::milliseconds kGatherLimit = 1s;
 
+bool is_our_kind_of_kill(const Ending& ending) {
+  return ending.kind == Ending::Kind::killed && ending.value == SIGKILL;
+}
+
 bool is_failure(const WorkerGroupEvent& event) {
   const auto* ended = std::get_if<WorkerEnded>(&event);
   return ended != nullptr && !ended->ending.is_success();
@@ -87,7 +91,10 @@ void WorkerGroup::take(const BeginRound&, TimePoint now, Actions& out) {
                    : Worker{.runs = true};
   }
   running_count_ = options_.workers;
-  if (!spawned.empty()) out.emplace_back(SpawnWorkers{std::move(spawned)});
+  if (!spawned.empty()) {
+    looked_at_.reset();  // the guardian will look again
+    out.emplace_back(SpawnWorkers{std::move(spawned)});
+  }
   if (!seated.empty()) out.emplace_back(SeatWorkers{std::move(seated)});
   tell_started_if_all_are(out);
 }
@@ -173,6 +180,12 @@ bool WorkerGroup::was_killed_by_others(const Worker& worker, const Ending& endin
   return ending.value == SIGKILL;
 }
 
+// A worker that hung when it was signalled, and has died of that as it was: in no handler of its own.
+bool WorkerGroup::has_hung_until_signalled(const Worker& worker, const WorkerEnded& event) const {
+  return phase_ == Phase::stopping && stop_signal_ == 0 && worker.is_hung && worker.is_signalled && !worker.has_left &&
+         !event.was_ending && event.ending.kind == Ending::Kind::killed && event.ending.value == SIGTERM;
+}
+
 // It ended before our own signal was sent, and what failed first may have been the consequence.
 bool WorkerGroup::has_died_of_schedulers(const Ending& ending) const {
   return options_.signal_window.count() > 0 && phase_ == Phase::stopping && tree_signal_ != 0 && !is_tree_signalled_ &&
@@ -182,8 +195,12 @@ bool WorkerGroup::has_died_of_schedulers(const Ending& ending) const {
 void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
   auto& worker = worker_of(event.local_rank);
   if (!worker.runs) return;
+  const bool may_be_killed = worker.takes_seats && is_our_kind_of_kill(event.ending);
+  if (phase_ == Phase::stopping && worker.is_signalled && !may_be_killed)
+    worker.is_hung = has_hung_until_signalled(worker, event);
   const auto was = std::exchange(worker, ended(worker));
   --running_count_;
+  if (!looked_at_ && !event.ending.is_success()) looked_at_ = now;
   if (phase_ == Phase::idle || phase_ == Phase::unsure) {
     if (was.has_left) kill_orphans(out);  // it waited; in the next round another takes its place
     return;
@@ -201,7 +218,11 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
     auto failure =
         failure_of(event.local_rank, was, is_end_its_own ? event.ending : Ending{Ending::Kind::left, 0, false}, now);
     failure.was_ending = event.was_ending;
-    if (phase_ == Phase::running) return fail(std::move(failure), {}, now, out);
+    if (event.was_ending && looked_at_) failure.ending_since = std::min(failure.at, *looked_at_);
+    if (phase_ == Phase::running) {
+      auto hung_ranks = was.departure ? was.departure->hung_ranks : std::vector<int>();
+      return fail(std::move(failure), std::move(hung_ranks), now, out);
+    }
     note_failure(std::move(failure));
     --stopped_;
   } else if (phase_ == Phase::running && running_count_ == 0) {
@@ -234,7 +255,8 @@ void WorkerGroup::take(const TreeEmpty&, TimePoint now, Actions& out) {
   if (phase_ != Phase::idle && running_count_ == 0) end_round(false, now, out);
 }
 
-void WorkerGroup::take(const TreeSignalled& event, TimePoint, Actions&) {
+void WorkerGroup::take(const TreeSignalled& event, TimePoint now, Actions&) {
+  if (!looked_at_) looked_at_ = now;  // the guardian looks before it sends the first signal
   if (event.signal_number == tree_signal_) is_tree_signalled_ = true;
 }
 
@@ -414,6 +436,7 @@ void WorkerGroup::signal_spared(Actions& out) {
     auto& worker = worker_of(local_rank);
     if (!worker.runs || worker.is_signalled || (tree_signal_ == 0 && (worker.takes_seats || worker.has_left))) continue;
     worker.is_signalled = is_any_late = true;
+    worker.is_hung = worker.is_hung || is_silent(worker);  // it had the time to say why it does not come
     if (tree_signal_ == 0) out.emplace_back(SignalWorker{local_rank, SIGTERM});
   }
   if (tree_signal_ != 0 && is_any_late) out.emplace_back(SignalTree{tree_signal_, {}});  // the others have it
@@ -533,7 +556,7 @@ void WorkerGroup::note_failure(WorkerFailure failure) {
            failure.at - first.at < options_.signal_window;
   };
   const bool goes_first = !signalled_from_ && !failures_.empty() && is_schedulers_signal(failure.ending) &&
-                          is_consequence_of_it(failures_.front());
+                          !failure.is_hung && is_consequence_of_it(failures_.front());
   const auto at = failures_.insert(goes_first ? failures_.begin() : failures_.end(), std::move(failure));
   judge(static_cast<std::size_t>(at - failures_.begin()));
 }
@@ -577,6 +600,7 @@ WorkerFailure WorkerGroup::failure_of(int local_rank, const Worker& worker, cons
     failure.is_own_error = worker.departure->kind == DepartureKind::own_error;
     if (failure.is_own_error) failure.at = worker.departed;
   }
+  failure.ending_since = failure.at;
   failure.after = std::chrono::duration_cast<std::chrono::milliseconds>(failure.at - round_began_);
   return failure;
 }

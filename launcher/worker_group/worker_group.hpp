@@ -114,7 +114,8 @@ struct WorkerFailure {
   std::vector<int> accused{};          // ranks of the job that it left for
   bool is_own_error = false;           // it said that it left for an error of its own; `at` is when it did
   bool was_ending = false;             // as WorkerEnded
-  bool is_hung = false;                // ddprun killed it for missing a collective
+  TimePoint ending_since{};            // its end had begun at this time, or before; `at` if nothing earlier is known
+  bool is_hung = false;                // ddprun ended it for missing a collective
 };
 
 // Actions.
@@ -229,6 +230,7 @@ class WorkerGroup {
   bool is_our_kill(const Ending& ending) const;
   bool has_failed(int local_rank) const;
   bool has_died_of_schedulers(const Ending& ending) const;
+  bool has_hung_until_signalled(const Worker& worker, const WorkerEnded& event) const;
   bool has_stopped_at_step(const Worker& worker, const Ending& ending) const;
   void note_own_signal(int signal_number, TimePoint now);
   void note_failure(WorkerFailure failure);
@@ -274,6 +276,7 @@ class WorkerGroup {
   int tree_signal_ = 0;                 // that the tree got last
   bool is_tree_signalled_ = false;      // and has it
   bool is_killed_before_look_ = false;  // SIGKILL was sent before the guardian looked who was ending
+  std::optional<TimePoint> looked_at_;  // by then the guardian had looked who was ending; empty: not known
   TimePoint stop_signal_came_;
   std::optional<TimePoint> grace_ends_;    // of workers that run on to the agreed step
   std::optional<TimePoint> step_ends_;     // the wait for that step

@@ -47,6 +47,7 @@ struct FailureReport {
   std::vector<int> accused{};  // ranks of the job for which this one left its group, as it said; at most kAccusedMax
   bool is_own_error = false;   // it said that it left its group for an error of its own: it missed nobody
   bool was_ending = false;     // its end had begun before its node sent any signal, and when its node's first was seen
+  std::chrono::milliseconds was_ending_for{0};  // so long before job_time its end had been seen to have begun
   std::chrono::milliseconds job_time_error{0};  // of job_time, at most, either way: the clock is not this node's
   bool missed_a_peer = false;  // its error says that a connection to another rank ended, but not to which one
   std::string killed_for{};    // why ddprun ended it, at most kKilledForBytesMax; empty: it did not

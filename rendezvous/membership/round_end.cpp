@@ -18,6 +18,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kSameMoment = 50ms;   // clocks of nodes are no more exact
 constexpr auto kLateReport = 250ms;  // of a death, from a loaded machine
+constexpr auto kSlowEnd = 50ms;      // of a process: one that began to end because of another one is mostly quicker
 constexpr auto kUnnoticed = 10s;     // how long after its consequences the loss of a node may become known
 
 bool was_killed(const FailureReport& failure) { return failure.ending.kind == Ending::Kind::killed; }
@@ -28,6 +29,9 @@ bool may_be_late(const FailureReport& failure) {
   return was_killed(failure) && !failure.is_killed_by_ddprun() &&
          (signal_number == SIGKILL || signal_number == SIGSEGV || signal_number == SIGBUS || signal_number == SIGTERM);
 }
+
+// At which its end had begun at the latest. Reaping may come much later: a process with much memory ends slowly.
+std::chrono::milliseconds time_of(const FailureReport& failure) { return failure.job_time - failure.was_ending_for; }
 
 // What a failure says of itself, the first cause first. `killed`: before anybody was told to stop. Who is killed in the
 // grace, while it saves, is not what the others failed for.
@@ -80,15 +84,15 @@ std::vector<std::size_t> first_in_time(const std::vector<FailureReport>& failure
   for (const auto i : those) {
     const auto& failure = failures[i];
     const auto [first, is_new] =
-        first_of_clock.try_emplace(Clock(failure.host, failure.seen_address), failure.job_time);
-    if (!is_new) first->second = std::min(first->second, failure.job_time);
-    latest = std::min(latest, failure.job_time + failure.job_time_error);
+        first_of_clock.try_emplace(Clock(failure.host, failure.seen_address), time_of(failure));
+    if (!is_new) first->second = std::min(first->second, time_of(failure));
+    latest = std::min(latest, time_of(failure) + failure.job_time_error);
   }
   std::vector<std::size_t> out;
   for (const auto i : those) {
     const auto& failure = failures[i];
-    const bool is_first_of_clock = failure.job_time == first_of_clock.at(Clock(failure.host, failure.seen_address));
-    if (is_first_of_clock && failure.job_time - failure.job_time_error <= latest) out.push_back(i);
+    const bool is_first_of_clock = time_of(failure) == first_of_clock.at(Clock(failure.host, failure.seen_address));
+    if (is_first_of_clock && time_of(failure) - failure.job_time_error <= latest) out.push_back(i);
   }
   return out;
 }
@@ -114,13 +118,14 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
   CauseClass best = CauseClass::left;
   for (const auto i : those) best = std::min(best, cause_class_of(failures[i]));
   std::erase_if(those, [&](std::size_t i) { return cause_class_of(failures[i]) != best; });
-  const auto is_earlier = [&](std::size_t a, std::size_t b) { return failures[a].job_time < failures[b].job_time; };
+  const auto is_earlier = [&](std::size_t a, std::size_t b) { return time_of(failures[a]) < time_of(failures[b]); };
   // Facts decide where the clocks do not.
   const auto accusers = count_accusers(failures);
   const auto is_likelier = [&](std::size_t a, std::size_t b) {
     const auto rank_of = [&](std::size_t i) {
       const auto found = accusers.find(failures[i].rank);
-      return std::tuple(found == accusers.end() ? 0 : -found->second, !may_be_late(failures[i]), failures[i].job_time);
+      return std::tuple(found == accusers.end() ? 0 : -found->second, !may_be_late(failures[i]),
+                        failures[i].was_ending_for < kSlowEnd, time_of(failures[i]));
     };
     return rank_of(a) < rank_of(b);
   };
@@ -129,7 +134,7 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
   if (best != CauseClass::plain || may_be_late(failures[first])) return first;
   std::erase_if(those, [&](std::size_t i) {
     return !may_be_late(failures[i]) ||
-           failures[i].job_time - failures[first].job_time > kLateReport + doubt_between(failures[i], failures[first]);
+           time_of(failures[i]) - time_of(failures[first]) > kLateReport + doubt_between(failures[i], failures[first]);
   });
   return those.empty() ? first : *std::min_element(those.begin(), those.end(), is_earlier);
 }
@@ -148,7 +153,7 @@ bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause) {
   for (const auto i : unexplained_among(failures)) {
     const auto& other = failures[i];
     const bool is_same = other.ending == first.ending && other.says_why() && other.message == first.message;
-    const auto apart = std::chrono::abs(other.job_time - first.job_time);
+    const auto apart = std::chrono::abs(time_of(other) - time_of(first));
     const bool may_be_first = i != cause && !speaks(other) && other.accused.empty();
     // One that was ending already when the first one was seen may have ended before it, whenever it is reported.
     const bool are_close = other.was_ending || apart <= kLateReport + doubt_between(other, first);

@@ -578,6 +578,7 @@ void fields(FailureReport& m, Visit visit) {
   visit("is_own_error", m.is_own_error, false);
   visit("was_ending", m.was_ending, false);
   visit("killed_for", m.killed_for, "");
+  visit("was_ending_for_ms", m.was_ending_for, milliseconds(0));
   visit("job_time_error_ms", m.job_time_error, milliseconds(0));
   visit("missed_a_peer", m.missed_a_peer, false);
 }
@@ -729,6 +730,7 @@ void check(const FailureReport& m) {
   check_time("job_time_error_ms", m.job_time_error);
   if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
   if (m.accused.size() > kAccusedMax) refuse("accused", "is too long");
+  check_time("was_ending_for_ms", m.was_ending_for);
   if (m.killed_for.size() > kKilledForBytesMax) refuse("killed_for", "is too long");
   check_name("stderr_lost", m.stderr_lost);
 }

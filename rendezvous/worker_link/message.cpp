@@ -58,8 +58,9 @@ constexpr const char* kTypeOf<LinkStopAt> = "stop_at";
 constexpr std::array kDepartureNames{"in_order", "own_error", "for_others"};  // by kind
 
 Json json_of(const Departure& m) {
-  return {{"round", m.round},        {"kind", name_of(m.kind)},  {"ranks", m.ranks},
-          {"why", shortened(m.why)}, {"unreached", m.unreached}, {"was_in_call", m.was_in_call}};
+  return {{"round", m.round},          {"kind", name_of(m.kind)},  {"ranks", m.ranks},
+          {"why", shortened(m.why)},   {"unreached", m.unreached}, {"was_in_call", m.was_in_call},
+          {"hung_ranks", m.hung_ranks}};
 }
 
 Json fields_of(const LinkHello& m) {
@@ -156,7 +157,8 @@ bool read(const Json& object, const char* name, std::optional<Departure>& out) {
   if (!field->is_object() || !read(*field, "round", departure.round) || !read(*field, "kind", kind) ||
       !read(*field, "ranks", departure.ranks) || !read(*field, "why", departure.why) ||
       !read_if_any(*field, "unreached", departure.unreached) ||
-      !read_if_any(*field, "was_in_call", departure.was_in_call))
+      !read_if_any(*field, "was_in_call", departure.was_in_call) ||
+      !read_if_any(*field, "hung_ranks", departure.hung_ranks))
     return false;
   const auto* const found = std::find(kDepartureNames.begin(), kDepartureNames.end(), kind);
   if (found == kDepartureNames.end()) return true;

@@ -36,8 +36,9 @@ struct Departure {
   std::vector<int> ranks{};  // of the job, that it has left for; only of `for_others`, and at most kRanksMax
   std::string why{};         // one line; may be empty
   // Only of `for_others`; an older agent ignores these.
-  std::vector<int> unreached{};  // ranks of the job on hosts that gave its host no answer; at most kRanksMax
-  bool was_in_call = false;      // it had entered a call that did not complete
+  std::vector<int> unreached{};   // ranks of the job on hosts that gave its host no answer; at most kRanksMax
+  bool was_in_call = false;       // it had entered a call that did not complete
+  std::vector<int> hung_ranks{};  // of `ranks`: those that did not come to a collective by its deadline
   bool operator==(const Departure&) const = default;
 };
 

@@ -90,7 +90,7 @@ void AgentLink::depart(const worker_link::Departure& departure) {
       (before->kind != Kind::in_order || departure.kind == Kind::in_order))
     return;
   hello_.departure = departure;
-  for (auto* ranks : {&hello_.departure->ranks, &hello_.departure->unreached})
+  for (auto* ranks : {&hello_.departure->ranks, &hello_.departure->unreached, &hello_.departure->hung_ranks})
     if (ranks->size() > worker_link::kRanksMax) ranks->resize(worker_link::kRanksMax);
   send(hello_);
 }

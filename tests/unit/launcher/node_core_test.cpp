@@ -382,6 +382,28 @@ TEST_F(NodeCoreOfTwo, ALostMembershipHearsNoReportOfAnEarlierRound) {
   EXPECT_TRUE(step(NodeCore::ReasonsRead{wanted.front().number, {{"why"}, {}}}).empty());
 }
 
+TEST_F(NodeCoreOfTwo, WorkerThatHungUntilOurSignalIsReportedAsKilledByDdprun) {
+  using worker_link::Departure;
+  run();
+  const Departure departure{
+      0, Departure::Kind::for_others, {3}, "rank 3 did not come to all_reduce, call 12", {}, true, {3}};
+  step(NodeCore::WorkerSaid{0, worker_link::LinkHello{.departure = departure}});
+  step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 1, false}}}});
+  rendezvous::StopRound stop;
+  stop.hung_ranks = {3};
+  stop.gathers = true;
+  hear(stop);
+  facts_.now += 1s;
+  EXPECT_EQ(all<SignalTree>(core_.tick(facts_)).size(), 1U);
+  const auto sent =
+      reports(step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  const auto& failures = sent.front().message.failures;
+  ASSERT_EQ(failures.size(), 2U);
+  EXPECT_EQ(failures[0].local_rank, 1);
+  EXPECT_THAT(failures[0].killed_for, HasSubstr("rank 3 did not come to all_reduce, call 12"));
+}
+
 TEST_F(NodeCoreOfTwo, FirstCauseOfTheNodeIsReportedFirstThoughItEndsLater) {
   using worker_link::Departure;
   run();

@@ -225,6 +225,33 @@ TEST_F(Group, EndThatHadBegunAtTheFirstFailureIsAFailureOfItsOwn) {
   EXPECT_EQ(ended().stopped, 1);
 }
 
+TEST_F(Group, EndThatHadBegunAtTheFirstFailureIsToldToBeNoLaterThanThat) {
+  begin(3, 10s);
+  step({WorkerEnded{0, exited(1), true}});
+  const auto looked = now;
+  now += 2s;
+  step({TreeSignalled{SIGTERM}, WorkerEnded{1, exited(3), true}, WorkerEnded{2, killed(SIGTERM)}, TreeEmpty{}});
+  ASSERT_EQ(ended().failures.size(), 2u);
+  EXPECT_EQ(ended().failures[0].ending_since, looked);
+  EXPECT_EQ(ended().failures[1].ending_since, looked);
+  EXPECT_EQ(ended().failures[1].at, looked + 2s);
+  begin(2, 10s);
+  step({WorkerEnded{0, exited(1), true}, TreeSignalled{SIGTERM}, WorkerEnded{1, exited(3), true}, TreeEmpty{}});
+  EXPECT_EQ(ended().failures.at(1).ending_since, now) << "each round has its look";
+}
+
+TEST_F(Group, EndThatHadBegunAtTheFirstSignalIsToldToBeNoLaterThanThat) {
+  begin(2, 10s);
+  step({StopWorkers{SIGTERM}});
+  now += 10ms;
+  step({TreeSignalled{SIGTERM}});
+  const auto looked = now;
+  now += 2s;
+  step({WorkerEnded{0, exited(3), true}, WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}});
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].ending_since, looked);
+}
+
 TEST_F(Group, OurKillThatOvertakesTheGuardiansLookIsNoFailure) {
   begin(2, 0s);
   EXPECT_EQ(step({WorkerEnded{0, exited(4)}}), "F0 O T15");
@@ -252,6 +279,35 @@ TEST_F(Group, EndThatHadBegunAtTheUsersStopIsNoFailure) {
 }
 
 using DepartureKind = worker_link::Departure::Kind;
+
+TEST_F(Group, MissedWorkerThatDiesOfOurSignalInSilenceHasHung) {
+  const WorkerDeparted departed{0, {0, DepartureKind::for_others, {1}, "rank 1 did not come", {}, true, {1}}};
+  const WorkerDeparted answer{1, {0, DepartureKind::for_others, {0}, "rank 0 left", {}, true, {}}};
+  enum class What { hung, answers, exits, is_not_missed };
+  for (const auto what : {What::hung, What::answers, What::exits, What::is_not_missed}) {
+    SCOPED_TRACE(static_cast<int>(what));
+    begin(2, 10s);
+    step({departed});
+    step({WorkerEnded{0, exited(1)}});
+    const auto* told = std::get_if<TellFailure>(&last.front());
+    ASSERT_NE(told, nullptr);
+    EXPECT_EQ(told->hung_ranks, std::vector<int>{1});
+    step({StopWorkers{SIGTERM, false, false, what == What::is_not_missed ? std::vector<int>() : std::vector<int>{1},
+                      true}});
+    if (what == What::answers) step({answer});
+    EXPECT_EQ(tick_at(1s), "T15");
+    step({TreeSignalled{SIGTERM}, WorkerEnded{1, what == What::exits ? exited(1) : killed(SIGTERM)}, TreeEmpty{}});
+    if (what != What::hung) {
+      EXPECT_EQ(ended().failures.size(), 1u);
+      EXPECT_EQ(ended().stopped, 1);
+      continue;
+    }
+    ASSERT_EQ(ended().failures.size(), 2u);
+    EXPECT_TRUE(ended().failures[1].is_hung);
+    EXPECT_EQ(ended().failures[1].ending, killed(SIGTERM));
+    EXPECT_EQ(ended().stopped, 0);
+  }
+}
 
 TEST_F(Group, WorkerThatLeftForAnErrorOfItsOwnMayEndByItself) {
   for (const auto kind : {DepartureKind::own_error, DepartureKind::in_order}) {

@@ -475,6 +475,28 @@ TEST(FirstCause, DeathThatHadBegunAtTheFirstFailureGoesBeforeIt) {
   EXPECT_EQ(first_of({failure_at(10ms, exited(1)), late}), 0u) << "an exit code is no more than a candidate";
 }
 
+// Seen first at 1 s is rank 0; the other one was ending then, and is reaped 2 s later.
+TEST(FirstCause, SlowEndThatHadBegunAtTheFirstFailureIsNotLaterThanThat) {
+  for (const auto& ending : {exited(3), kAborted}) {
+    auto first = failure_at(1s, exited(1)), late = failure_at(3s, ending);
+    first.was_ending = late.was_ending = true;
+    late.was_ending_for = 2s;
+    const auto failures = of_ranks({first, late});
+    EXPECT_EQ(first_cause(failures), 1u);
+    EXPECT_FALSE(is_certain(failures, 1)) << "the order of two exits is not known";
+    EXPECT_EQ(seen_before(failures, 1), 0u);
+    late.was_ending_for = 1999ms;
+    EXPECT_EQ(first_of({first, late}), 0u) << "it began to end later";
+    late.job_time = 1049ms;
+    late.was_ending_for = 49ms;
+    EXPECT_EQ(first_of({first, late}), 0u) << "what ends as quickly may have begun to end because of the other";
+    late.job_time = 3s;
+    late.was_ending_for = 2s;
+    first.ending = kKilled;
+    EXPECT_EQ(first_of({first, late}), 0u) << "a kill is a failure of its own";
+  }
+}
+
 TEST(FirstCause, RankThatLeftForAnotherIsAConsequence) {
   EXPECT_EQ(first_of({failure_at(10ms, exited(1), {1}), failure_at(1h, exited(3))}), 1u);
   EXPECT_EQ(first_of({failure_at(10ms, kAborted, {2}), failure_at(20ms, exited(1), {2}), failure_at(1h, kAborted)}),
@@ -519,6 +541,14 @@ TEST(FirstCause, TimesOfTwoNodesAreNoMoreExactThanTheirClocks) {
 TEST(FirstCause, FaultGoesBeforeAnExitThatTheClocksDoNotTellFromALaterOne) {
   EXPECT_EQ(first_of({failure_of("a", 10ms, 200ms, exited(1)), failure_of("b", 600ms, 150ms, kFault)}), 1u);
   EXPECT_EQ(first_of({failure_of("a", 10ms, 200ms, exited(1)), failure_of("b", 611ms, 150ms, kFault)}), 0u);
+}
+
+TEST(FirstCause, SlowEndGoesFirstWhereTheClocksOfTwoNodesDoNotTell) {
+  auto late = failure_of("b", 3s, 20ms, exited(3));
+  late.was_ending = true;
+  late.was_ending_for = 1960ms;
+  EXPECT_EQ(first_of({failure_of("a", 1s, 20ms, exited(1)), late}), 1u);
+  EXPECT_EQ(first_of({failure_of("a", 1s, 19ms, exited(1)), late}), 0u) << "the clocks tell";
 }
 
 std::optional<std::size_t> seen_before_cause(const std::vector<FailureReport>& failures) {

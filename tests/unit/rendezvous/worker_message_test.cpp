@@ -13,7 +13,7 @@ TEST(WorkerMessage, WhatAWorkerSaysComesBackTheSame) {
         FromWorker(LinkHello{kVersion, true, true, Departure{7, Departure::Kind::in_order, {}, ""}}),
         FromWorker(LinkHello{kVersion, true, true, Departure{7, Departure::Kind::for_others, {0, 1'000'000}, "why"}}),
         FromWorker(
-            LinkHello{kVersion, true, true, Departure{7, Departure::Kind::for_others, {1}, "why", {1, 2}, true}}),
+            LinkHello{kVersion, true, true, Departure{7, Departure::Kind::for_others, {1}, "why", {1, 2}, true, {2}}}),
         FromWorker(LinkLeft{7, {1, 63}, "rank 1 is missing"}), FromWorker(LinkLeft{7, {}, "", true}),
         FromWorker(LinkProgress{7, true, 12, {}}), FromWorker(LinkProgress{7, false, {}, 4'503'599'627'370'496}),
         FromWorker(LinkStopReady{7, 1001}), FromWorker(LinkStopping{7})}) {
@@ -40,7 +40,7 @@ TEST(WorkerMessage, WhatAnOlderWorkerDoesNotSayIsPassedOver) {
             FromWorker(LinkHello{kVersion, true, false, Departure{7, Departure::Kind::for_others, {3}, ""}}));
   EXPECT_EQ(parse_from_worker(R"({"type":"left","round":7,"hung_ranks":[],"why":""})"),
             FromWorker(LinkLeft{7, {}, ""}));
-  for (const auto* field : {R"("unreached":[-1])", R"("unreached":7)", R"("was_in_call":1)"})
+  for (const auto* field : {R"("unreached":[-1])", R"("unreached":7)", R"("was_in_call":1)", R"("hung_ranks":[-1])"})
     EXPECT_FALSE(parse_from_worker(hello + departure + "," + field + "}}")) << field;
 }
 

@@ -1,5 +1,6 @@
 #include "worker_runtime/core/failure/departure.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -30,7 +31,10 @@ void tell_failure(const FailedGroup& group, const Verdict& verdict, const std::v
   departure.kind = Departure::Kind::for_others;
   departure.why = verdict.message.substr(0, verdict.message.find('\n'));
   for (const int rank : verdict.ranks) {
-    if (rank != group.who.rank) departure.ranks.push_back(of_job(rank));
+    if (rank == group.who.rank) continue;
+    departure.ranks.push_back(of_job(rank));
+    const bool is_reached = std::find(unreached.begin(), unreached.end(), rank) == unreached.end();
+    if (verdict.kind == Verdict::Kind::timeout && is_reached) departure.hung_ranks.push_back(of_job(rank));
   }
   for (const int rank : unreached) departure.unreached.push_back(of_job(rank));
   departure.was_in_call = flight_recorder::process_recorder().has_incomplete_call();
