@@ -68,9 +68,13 @@ bool CrashLoop::end_round(const Progress& kept, bool has_worker_failed) {
 }
 
 void RestartPause::end_round(AtOnce what) {
-  if (what == AtOnce::no) *this = {};
-  if (what == AtOnce::worker_failed || (what == AtOnce::node_lost && was_node_lost_)) ++failures_;
-  was_node_lost_ = was_node_lost_ || what == AtOnce::node_lost;
+  if (what == AtOnce::no) {
+    *this = {};
+    return;
+  }
+  const bool is_struck = what != AtOnce::worker_failed;
+  if (!is_struck || was_struck_) ++failures_;
+  was_struck_ = was_struck_ || is_struck;
 }
 
 std::chrono::milliseconds RestartPause::length() const {

@@ -69,20 +69,21 @@ class CrashLoop {
 
 // The pause before the next round where rounds end at once, so that a missing module, or a node that comes and goes,
 // does not burn all restarts within a second: 0.1 s after the first such round, twice as long after each further one,
-// and 10 s at most. The first loss of a node has no pause: mostly the node is replaced once, and training waits.
+// and 10 s at most. The first of these rounds in which a node is lost, or a worker is killed by SIGKILL, counts for
+// nothing: mostly somebody did that once, and training waits.
 class RestartPause {
  public:
-  enum class AtOnce { no, node_lost, worker_failed };  // what ended the round at once
+  enum class AtOnce { no, node_lost, worker_killed, worker_failed };  // what ended the round at once
 
   void end_round(AtOnce what);
-  int failures() const { return failures_; }  // rounds in a row that ended at once
+  int failures() const { return failures_; }  // rounds in a row that ended at once, and count
   std::chrono::milliseconds length() const;   // 0: the next round need not wait
 
   static constexpr std::chrono::seconds kAtOnce{10};  // since the start of the round
 
  private:
   int failures_ = 0;
-  bool was_node_lost_ = false;  // in one of these rounds
+  bool was_struck_ = false;  // in one of these rounds: a node was lost, or a worker killed
 };
 
 // A host that ends round after round is left out for a while.

@@ -13,7 +13,7 @@ bool is_last(const CurrentRound& round) {
   return round.tree_survived || (cause != nullptr && is_hopeless(*cause));
 }
 
-// Before its workers came any further. A kill by a person may not repeat itself.
+// Before its workers came any further.
 RestartPause::AtOnce at_once(const Restarts::RoundEnd& end) {
   using AtOnce = RestartPause::AtOnce;
   const auto& round = end.round;
@@ -24,10 +24,11 @@ RestartPause::AtOnce at_once(const Restarts::RoundEnd& end) {
                                               : round.loss && !end.has_begun;
   if (is_loss_at_once) return AtOnce::node_lost;
   const auto* cause = cause_of(round);
-  const bool is_failure = end.has_begun && cause != nullptr && cause->after < RestartPause::kAtOnce &&
-                          !(cause->ending.kind == Ending::Kind::killed && cause->ending.value == SIGKILL &&
-                            cause->ending.out_of_memory != true);
-  return is_failure ? AtOnce::worker_failed : AtOnce::no;
+  if (!end.has_begun || cause == nullptr || cause->after >= RestartPause::kAtOnce) return AtOnce::no;
+  const auto& ending = cause->ending;
+  const bool is_kill_by_others = ending.kind == Ending::Kind::killed && ending.value == SIGKILL &&
+                                 ending.out_of_memory != true && !cause->is_killed_by_ddprun();
+  return is_kill_by_others ? AtOnce::worker_killed : AtOnce::worker_failed;
 }
 
 }  // namespace

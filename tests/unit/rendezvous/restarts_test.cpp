@@ -84,6 +84,29 @@ TEST_F(RestartsOfAJob, OnlyRoundsThatFailAtOnceAreFollowedByAPause) {
   EXPECT_FALSE(pauses_after(lost, true));
 }
 
+TEST_F(RestartsOfAJob, OnlyTheFirstKillAtOnceHasNoPause) {
+  auto killed = failed, stepped = failed;
+  killed.failures.front().ending = {Ending::Kind::killed, SIGKILL, false};
+  Restarts its{20, 0ms};
+  const auto pause_after = [&](const CurrentRound& round) {
+    its.go_on({round, true, false}, now);
+    return its.pause().length();
+  };
+  EXPECT_EQ(pause_after(killed), 0ms);
+  EXPECT_EQ(pause_after(killed), 100ms);
+  EXPECT_EQ(pause_after(killed), 200ms);
+  EXPECT_EQ(pause_after(failed), 400ms);
+  stepped.nodes_stepped = 1;
+  EXPECT_EQ(pause_after(stepped), 0ms);
+  EXPECT_EQ(pause_after(killed), 0ms) << "the first since a round with progress";
+  EXPECT_EQ(pause_after(lost), 0ms) << "nobody knows how long the round lasted";
+  killed.failures.front().killed_for = "did not come to all_reduce #1";
+  EXPECT_EQ(pause_after(killed), 100ms) << "ddprun did it";
+  killed.failures.front().killed_for.clear();
+  killed.failures.front().ending.out_of_memory = true;
+  EXPECT_EQ(pause_after(killed), 200ms);
+}
+
 TEST_F(RestartsOfAJob, NodeLostAtOnceAgainIsFollowedByAPause) {
   const auto pauses_after = [&](CurrentRound round, std::optional<std::chrono::milliseconds> began_at) {
     round.began_at = began_at;
