@@ -189,8 +189,7 @@ class Agent {
   void perform(const NodeCore::Send& action) { meeting_.send(action.message); }
 
   void perform(const NodeCore::SendRoundEnded& action) {
-    meeting_.send(
-        with_details(action.message, config_.program, guardian_, output_, gpu_watch_.faults(meeting_.job_time())));
+    meeting_.send(with_details(action.message, config_, guardian_, output_, gpu_watch_.faults(meeting_.job_time())));
   }
 
   void perform(const NodeCore::ReadReasons& action) {

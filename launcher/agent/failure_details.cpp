@@ -4,12 +4,13 @@
 
 namespace ddp::launcher {
 
-rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const std::string& program,
+rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const LaunchConfig& config,
                                     const GuardianLink& guardian, const Output& output,
                                     const std::vector<GpuFault>& gpu_faults) {
   for (auto& failure : ended.failures) {
     failure.pid = guardian.pid_of(failure.local_rank);
-    failure.program = program;
+    failure.program = config.program;
+    failure.runs_python = config.command.runs_python;
     failure.stderr_file = output.stderr_file(failure.local_rank);
     failure.gpu_faults = describe_faults(gpu_faults, failure.job_time, failure.job_time - failure.after);
     // Also if the files were not read in time.

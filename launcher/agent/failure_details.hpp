@@ -6,6 +6,7 @@
 
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/reason_files.hpp"
+#include "launcher/command_line/launch_config.hpp"
 #include "launcher/gpu_faults/gpu_faults.hpp"
 #include "launcher/node/node_core.hpp"
 #include "launcher/output/output.hpp"
@@ -13,7 +14,7 @@
 namespace ddp::launcher {
 
 // Adds the details that SendRoundEnded lacks.
-rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const std::string& program,
+rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const LaunchConfig& config,
                                     const GuardianLink& guardian, const Output& output,
                                     const std::vector<GpuFault>& gpu_faults);
 

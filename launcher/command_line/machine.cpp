@@ -67,11 +67,17 @@ bool is_kept_to_one_core() {
   return cores.size() == 1;
 }
 
-bool is_windows_script(const std::string& path) {
-  std::string line(256, '\0');  // so much of it the kernel looks at
+// So much of it as the kernel looks at, with the end of the line; empty: it has no end there.
+std::string first_line_of(const std::string& path) {
+  std::string line(256, '\0');
   std::ifstream(path, std::ios::binary).read(line.data(), static_cast<std::streamsize>(line.size()));
-  const auto end = line.find('\n');
-  return line.rfind("#!", 0) == 0 && end != std::string::npos && line[end - 1] == '\r';
+  return line.substr(0, line.find('\n') + 1);
+}
+
+FileKind kind_of_executable(const std::string& path) {
+  const auto line = first_line_of(path);
+  if (line.starts_with("#!") && line.ends_with("\r\n")) return FileKind::windows_script;
+  return names_python(line) ? FileKind::python_script : FileKind::executable;
 }
 
 FileKind kind_of(const std::string& path) {
@@ -79,7 +85,7 @@ FileKind kind_of(const std::string& path) {
   if (stat(path.c_str(), &info) != 0) return FileKind::missing;
   if (S_ISDIR(info.st_mode)) return FileKind::directory;
   if (access(path.c_str(), X_OK) != 0) return FileKind::not_executable;
-  return S_ISREG(info.st_mode) && is_windows_script(path) ? FileKind::windows_script : FileKind::executable;
+  return S_ISREG(info.st_mode) ? kind_of_executable(path) : FileKind::executable;
 }
 
 std::optional<std::string> text_of(const std::string& path) {

@@ -132,7 +132,7 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
         if (has_python_trace(failure.stderr_tail))
           return "its stderr shows where each Python thread was; a core file (`ulimit -c unlimited`) adds C and C++" +
                  restarts;
-        if (is_run_by_python(failure.program))
+        if (failure.runs_python || is_run_by_python(failure.program))
           return "`export PYTHONFAULTHANDLER=1` and run again: Python then shows where each of its threads was" +
                  restarts;
         return "`ulimit -c unlimited` and run again for a core file, then `gdb " + program + " core`" + restarts;

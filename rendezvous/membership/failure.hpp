@@ -50,6 +50,7 @@ struct FailureReport {
   std::chrono::milliseconds was_ending_for{0};  // so long before job_time its end had been seen to have begun
   std::chrono::milliseconds job_time_error{0};  // of job_time, at most, either way: the clock is not this node's
   bool missed_a_peer = false;  // its error says that a connection to another rank ended, but not to which one
+  bool runs_python = false;    // Python runs the program, also if its name does not say so
   std::string killed_for{};    // why ddprun ended it, at most kKilledForBytesMax; empty: it did not
   std::string seen_address{};  // of its node, as membership sees it; no part of a message
   bool is_killed_by_ddprun() const { return !killed_for.empty(); }

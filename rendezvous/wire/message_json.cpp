@@ -582,6 +582,7 @@ void fields(FailureReport& m, Visit visit) {
   visit("job_time_error_ms", m.job_time_error, milliseconds(0));
   visit("missed_a_peer", m.missed_a_peer, false);
 }
+  visit("runs_python", m.runs_python, false);
 
 // --- values that other nodes compute with ---
 
@@ -729,8 +730,8 @@ void check(const FailureReport& m) {
   check_time("after_ms", m.after);
   check_time("job_time_error_ms", m.job_time_error);
   if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
-  if (m.accused.size() > kAccusedMax) refuse("accused", "is too long");
   check_time("was_ending_for_ms", m.was_ending_for);
+  if (m.accused.size() > kAccusedMax) refuse("accused", "is too long");
   if (m.killed_for.size() > kKilledForBytesMax) refuse("killed_for", "is too long");
   check_name("stderr_lost", m.stderr_lost);
 }

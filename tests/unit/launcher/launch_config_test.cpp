@@ -252,6 +252,20 @@ TEST_F(LaunchConfigs, ACommandLineInQuotesIsNoProgram) {
   EXPECT_NO_THROW(parse({"train.py", "two words"}));
 }
 
+TEST_F(LaunchConfigs, CommandTellsWhetherPythonRunsTheProgram) {
+  for (const auto* program : {"/usr/bin/env", "/bin/bash", "/usr/bin/python3.11"})
+    files[program] = FileKind::executable;
+  files["./serve"] = FileKind::python_script;
+  const auto is_by_python = [&](const std::vector<std::string>& line) { return parse(line).command.runs_python; };
+  EXPECT_TRUE(is_by_python({"train.py"}));
+  EXPECT_TRUE(is_by_python({"-m", "package.train"}));
+  EXPECT_TRUE(is_by_python({"./serve"}));
+  EXPECT_TRUE(is_by_python({"/usr/bin/python3.11", "-m", "package.train"}));
+  EXPECT_TRUE(is_by_python({"/usr/bin/env", "A=1", "-u", "B", "python", "x"}));
+  EXPECT_FALSE(is_by_python({"/usr/bin/env", "bash", "python"}));
+  EXPECT_FALSE(is_by_python({"/bin/bash", "python"}));
+}
+
 TEST_F(LaunchConfigs, ProgramsThatCannotRunSayWhy) {
   environment.erase("VIRTUAL_ENV");
   files["./run.sh"] = FileKind::windows_script;

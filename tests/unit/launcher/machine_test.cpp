@@ -22,6 +22,9 @@ TEST(ThisMachine, TellsScriptsWithLineEndsOfWindows) {
   EXPECT_EQ(kind_of("#!/bin/sh\ntrue\r\n"), FileKind::executable);
   EXPECT_EQ(kind_of("true\r\n"), FileKind::executable);
   EXPECT_EQ(kind_of("#!"), FileKind::executable);
+  EXPECT_EQ(kind_of("#!/usr/bin/env python3\nimport os\n"), FileKind::python_script);
+  EXPECT_EQ(kind_of("#! /opt/python3.11/bin/python3.11 -u\n"), FileKind::python_script);
+  EXPECT_EQ(kind_of("#!/opt/python3.11/bin/sh\n"), FileKind::executable);
   EXPECT_EQ(kind_of(""), FileKind::executable);
 }
 

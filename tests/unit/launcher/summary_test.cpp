@@ -222,11 +222,15 @@ TEST(Summary, APythonProgramThatCrashesIsAskedForItsOwnTrace) {
     failure.program = program;
     EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`export PYTHONFAULTHANDLER=1`")) << program;
   }
+  failure.program = "my_module";
+  failure.runs_python = true;
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`export PYTHONFAULTHANDLER=1`"));
   failure.stderr_tail = {"Fatal Python error: Segmentation fault", "Current thread 0x00007f05de5ebb80:"};
   EXPECT_THAT(job_summary(verdict_on(failure)),
               AllOf(Not(HasSubstr("PYTHONFAULTHANDLER")), HasSubstr("its stderr shows where each Python thread was")));
   failure.stderr_tail.clear();
   failure.program = "python-like";
+  failure.runs_python = false;
   EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`gdb python-like core`"));
 }
 

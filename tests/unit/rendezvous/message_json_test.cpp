@@ -27,7 +27,8 @@ FailureReport some_failure() {
   out.is_own_error = out.was_ending = true;
   out.killed_for = "it did not come";
   out.job_time_error = 3ms;
-  out.missed_a_peer = true;
+  out.was_ending_for = 2s;
+  out.missed_a_peer = out.runs_python = true;
   out.stderr_lost = "No space left on device";
   return out;
 }
