@@ -46,10 +46,9 @@
 namespace ddp::launcher::guardian {
 namespace {
 
-constexpr int kKillLimitMs = 30'000;                // for SIGKILL to take effect after ddprun's death
-constexpr int kEndLimitMs = 100;                    // for the end of ddprun, after that of its sockets
-constexpr std::chrono::seconds kRemovalLimit{2};    // for the folder of temporary files
-constexpr std::chrono::milliseconds kLookLimit{1};  // who is ending: some 100 workers
+constexpr int kKillLimitMs = 30'000;              // for SIGKILL to take effect after ddprun's death
+constexpr int kEndLimitMs = 100;                  // for the end of ddprun, after that of its sockets
+constexpr std::chrono::seconds kRemovalLimit{2};  // for the folder of temporary files
 
 std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   std::vector<char*> out;
@@ -357,11 +356,9 @@ class Guardian {
   // failure, or before the first signal.
   void look_who_is_ending() {
     if (std::exchange(has_looked_, true)) return;
-    const auto limit = std::chrono::steady_clock::now() + kLookLimit;
-    for (auto& [pid, worker] : workers_) {
-      worker.was_ending = is_ending(pid);
-      if (std::chrono::steady_clock::now() > limit) return;
-    }
+    std::vector<pid_t> pids;
+    for (const auto& [pid, worker] : workers_) pids.push_back(pid);
+    for (const pid_t pid : who_is_ending(pids, look_time_now)) workers_.at(pid).was_ending = true;
   }
 
   void kill_descendants() {

@@ -15,6 +15,7 @@
 #include <functional>
 #include <random>
 #include <semaphore>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@
 namespace ddp::launcher {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -362,6 +364,60 @@ TEST_F(ProcessTree, IsFoundWithoutALookAtOthers) {
   const auto before = reads();
   EXPECT_THAT(descendants_of(root), IsEmpty());
   EXPECT_LT(reads() - before, 20u);
+}
+
+// A child that has ended, and is not reaped.
+class Zombie {
+ public:
+  Zombie() : pid_(::fork()) {
+    if (pid_ == 0) ::_exit(0);
+    siginfo_t info{};
+    ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT);
+  }
+  ~Zombie() { ::waitpid(pid_, nullptr, 0); }
+  Zombie(const Zombie&) = delete;
+  Zombie& operator=(const Zombie&) = delete;
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
+
+// Each call to the clock, but for the first one, follows one look.
+std::function<LookTime()> clock_of_looks(int& calls, LookTime per_look) {
+  return [&calls, per_look] {
+    const int looks = calls++;
+    return LookTime{per_look.cpu * looks, per_look.wall * looks};
+  };
+}
+
+TEST(WhoIsEnding, FindsThoseThatHaveBegunToEnd) {
+  const Zombie first, second;
+  EXPECT_EQ(who_is_ending({first.pid(), ::getpid(), second.pid()}, look_time_now),
+            (std::set<pid_t>{first.pid(), second.pid()}));
+}
+
+TEST(WhoIsEnding, LooksAtNoMoreThanOneMillisecondOfCpuTimeAllows) {
+  const Zombie last;
+  std::vector<pid_t> many(100'000, ::getpid());
+  many.push_back(last.pid());
+  int calls = 0;
+  EXPECT_TRUE(who_is_ending(many, clock_of_looks(calls, {10us, 10us})).empty());
+  EXPECT_EQ(calls, 101);
+  const auto begin = look_time_now();
+  EXPECT_TRUE(who_is_ending(many, look_time_now).empty());
+  EXPECT_LT(look_time_now().cpu - begin.cpu, 100ms) << "all of them would take a second";
+}
+
+TEST(WhoIsEnding, LooksOnThoughOthersHadTheCpuFor10ms) {
+  const Zombie last;
+  std::vector<pid_t> pids(10, ::getpid());
+  pids.push_back(last.pid());
+  int calls = 0;
+  EXPECT_EQ(who_is_ending(pids, clock_of_looks(calls, {10us, 1ms})), std::set<pid_t>{last.pid()});
+  calls = 0;
+  EXPECT_TRUE(who_is_ending(pids, clock_of_looks(calls, {10us, 10ms})).empty());
+  EXPECT_EQ(calls, 3);
 }
 
 }  // namespace
