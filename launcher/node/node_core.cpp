@@ -394,10 +394,10 @@ void NodeCore::hear(const rendezvous::StartRound& message) {
   stop_call_.reset();
   vote_.begin_round();
   progress_.begin_round();
-  if (message.why && had_a_round)
-    print_of_job(next_round_text(
-        *message.why, how_it_goes_on(options_.workers, static_cast<int>(group_.waiting().size()), is_alone()),
-        cost_a_restart ? restart_text(message, options_.restart_window) : ""));
+  const int waiting = static_cast<int>(group_.waiting().size());
+  if (message.why && had_a_round && (!message.is_why_told || waiting > 0))
+    print_of_job(next_round_text(*message.why, how_it_goes_on(options_.workers, waiting, is_alone()),
+                                 cost_a_restart ? restart_text(message, options_.restart_window) : ""));
   if (!is_alone() && !message.nonce.empty()) out_.emplace_back(WriteRecord{});      // an older endpoint gives none
   if (!is_alone() && facts_.serves_endpoint) out_.emplace_back(SetFarewell{true});  // to those that would serve next
   if (!is_alone()) print_of_job(round_text(message, options_.workers, store_address_));

@@ -117,6 +117,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   start.spent_restarts = restarts_.spent(now);
   start.master_port = store_port;
   start.why = restarts_.reason();
+  start.is_why_told = start.why && start.why == std::exchange(told_why_, std::nullopt);
   start.job_started = job_started_;
   std::map<int, std::string> ranks;
   round_.nodes = static_cast<int>(all.size());
@@ -407,7 +408,9 @@ void Membership::begin_next_round(TimePoint now) {
   restarts_.go_on(end, now);
   if (const auto& pause = restarts_.pause(); pause.failures() > 0) {
     gathering_.pause_until(now + pause.length());
-    print(pause_text(restarts_.reason().value_or(""), pause.length(), pause.failures()));
+    told_why_ = restarts_.reason();
+    print(pause_text(told_why_.value_or(""), {restarts_.count(), options_.restarts_max}, pause.length(),
+                     pause.failures()));
   }
   begin_gathering(now);
 }

@@ -108,9 +108,11 @@ std::string next_round_begins_text(const std::string& newcomers, std::chrono::mi
   return newcomers + "; the next round begins in " + describe_duration(left);
 }
 
-std::string pause_text(const std::string& reason, std::chrono::milliseconds length, int failures) {
-  return reason + "; the next round begins in " + describe_duration(length) + ": " +
-         (failures == 1 ? "the last one" : "the last " + std::to_string(failures)) +
+std::string pause_text(const std::string& reason, RestartNumber restart, std::chrono::milliseconds length,
+                       int failures) {
+  return reason + ": restart " + std::to_string(restart.count) + " of " + std::to_string(restart.max) + " begins in " +
+         describe_duration(length) + ", because " +
+         (failures == 1 ? "the last round" : "the last " + std::to_string(failures) + " rounds") +
          " ended within 10 s of the start, before a first step";
 }
 

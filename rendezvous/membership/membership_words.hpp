@@ -29,7 +29,11 @@ std::string last_call_text(int wanted, std::chrono::milliseconds limit, const st
 std::string waiting_for_all_text(std::chrono::milliseconds limit);  // none of the last round is here
 std::string newcomers_text(int count, const std::string& names);    // "1 more node has come: gpu3"
 std::string next_round_begins_text(const std::string& newcomers, std::chrono::milliseconds left);
-std::string pause_text(const std::string& reason, std::chrono::milliseconds length, int failures);
+struct RestartNumber {
+  int count = 0, max = 0;
+};
+std::string pause_text(const std::string& reason, RestartNumber restart, std::chrono::milliseconds length,
+                       int failures);
 
 // --- a round that another membership began
 

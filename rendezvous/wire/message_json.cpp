@@ -468,6 +468,7 @@ void fields(StartRound& m, Visit visit) {
   visit("master_address", m.master_address);
   visit("master_port", m.master_port);
   visit("why", m.why);
+  visit("is_why_told", m.is_why_told, false);
   visit("successors", m.successors);
   visit("host_group_rank", m.host_group_rank);
   visit("host_node_key", m.host_node_key, std::string());
@@ -577,12 +578,12 @@ void fields(FailureReport& m, Visit visit) {
   visit("accused", m.accused, std::vector<int>());
   visit("is_own_error", m.is_own_error, false);
   visit("was_ending", m.was_ending, false);
-  visit("killed_for", m.killed_for, "");
   visit("was_ending_for_ms", m.was_ending_for, milliseconds(0));
+  visit("killed_for", m.killed_for, "");
   visit("job_time_error_ms", m.job_time_error, milliseconds(0));
   visit("missed_a_peer", m.missed_a_peer, false);
-}
   visit("runs_python", m.runs_python, false);
+}
 
 // --- values that other nodes compute with ---
 
@@ -729,8 +730,8 @@ void check(const FailureReport& m) {
   check_name("host", m.host);
   check_time("after_ms", m.after);
   check_time("job_time_error_ms", m.job_time_error);
-  if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
   check_time("was_ending_for_ms", m.was_ending_for);
+  if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
   if (m.accused.size() > kAccusedMax) refuse("accused", "is too long");
   if (m.killed_for.size() > kKilledForBytesMax) refuse("killed_for", "is too long");
   check_name("stderr_lost", m.stderr_lost);

@@ -66,7 +66,7 @@ TEST(DdprunOptions, QuietShowsTheProgramsLinesAndNothingElse) {
   const std::string script = "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3; echo out; echo err >&2";
   Job loud(shell(2, script, {"--max-restarts=1", "--no-prefix", "--tee=3", logs}));
   EXPECT_EQ(loud.wait(), 0);
-  EXPECT_THAT(loud.err(), AllOf(HasSubstr("ddprun: log files are in "), HasSubstr("start again, restart 1 of 1"),
+  EXPECT_THAT(loud.err(), AllOf(HasSubstr("ddprun: log files are in "), HasSubstr(": restart 1 of 1 begins in "),
                                 HasSubstr("ddprun: 2 rounds in ")))
       << "what is to vanish";
   Job quiet(shell(2, script, {"-q", "--max-restarts=1", "--no-prefix", "--tee=3", logs}));

@@ -143,12 +143,13 @@ TEST_F(Job, RoundsThatFailAtOnceWaitLongerAndLonger) {
   ends(1, {at_once});
   EXPECT_EQ(started.at(1).restart_count, 0);
   EXPECT_EQ(said.back(),
-            "rank 0 ended with exit code 1 after 20 ms; the next round begins in 100 ms: the last one ended "
+            "rank 0 ended with exit code 1 after 20 ms: restart 1 of 20 begins in 100 ms, because the last round ended "
             "within 10 s of the start, before a first step");
   pass(99ms);
   EXPECT_EQ(started.at(1).restart_count, 0);
   pass(1ms);
   EXPECT_EQ(started.at(1).restart_count, 1);
+  EXPECT_TRUE(started.at(1).is_why_told);
   ends(1, {at_once});
   pass(199ms);
   EXPECT_EQ(started.at(1).restart_count, 1);
