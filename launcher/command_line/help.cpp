@@ -36,8 +36,9 @@ constexpr std::string_view kEnvironment =
     "The default of every option may come from DDPRUN_<OPTION>, or from PET_<OPTION> as with torchrun: "
     "DDPRUN_MAX_RESTARTS=3. An on/off option takes 1 or 0.";
 constexpr std::string_view kExitCodes =
-    "0 all workers ended with 0; the code of the worker that failed first; 128 + n for signal n; 2 wrong use; 126 the "
-    "program can't be run; 127 it is not found; 75 stopped on purpose, may be started again; 76 no progress; 77 the "
+    "0 all workers ended with 0; the code of the worker whose failure is the cause; 128 + n for signal n; 2 wrong use; "
+    "126 the program can't be run; 127 it is not found; 75 stopped on purpose, may be started again; 76 no progress; "
+    "77 the "
     "nodes did not meet; 124 the time of --timeout is over";
 
 // Appends words at `column`, broken at kWidth and indented by `indent`.
