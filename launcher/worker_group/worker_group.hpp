@@ -21,6 +21,8 @@
 //
 // A worker that others miss may be well, behind a broken network. So it is killed only if it does not answer either: if
 // it takes seats, and does not leave the round at once when it is told to. Other workers have the signal and the grace.
+// A worker that others miss, that says nothing in the moment before the signal, and that dies of the signal, has hung:
+// that is a failure, and ddprun ended it.
 //
 // A worker that said that it has left its groups by itself is about to end, perhaps with a failure that explains those
 // of its peers. A stop that is not ddprun's own lets it go on for a moment. What it ends with then counts.

@@ -26,17 +26,20 @@ namespace ddp::rendezvous {
 //    by which libraries end their process because another one has failed, nor what a scheduler or ddprun sent.
 // 4. A rank that left its group and ran on comes last.
 //
-// Of equal ones the earliest on the job's clock, but a fault of memory or SIGKILL goes before an exit up to 250 ms
-// earlier: reports of deaths from loaded machines are no more exact than that. Times of two hosts that differ by no
-// more than the errors of both say nothing. Then the one that more others accuse goes first, then a fault or SIGKILL.
+// Of equal ones the earliest on the job's clock. A process that was ending when its node looked has the time of that
+// look; of those at one time, one that went on ending for 50 ms goes first. But a fault of memory or SIGKILL goes
+// before an exit up to 250 ms earlier: reports of deaths from loaded machines are no more exact than that. Times of two
+// hosts that differ by no more than the errors of both say nothing. Then the one that more others accuse goes first,
+// then a fault or SIGKILL.
 //
 // Requires at least one; returns its index.
 std::size_t first_cause(const std::vector<FailureReport>& failures);
 
 // Whether facts tell that this is the cause: its own end, or what others say of it. Two causes are not certain. One is
 // a worker among others that say nothing of each other, if it ended by itself or of a fault of memory after its node
-// was told to stop, and another one has ended within 250 ms and the errors of the clocks. The other is a worker that
-// failed for another one, none of which has failed, or each of which failed for the next.
+// was told to stop, and another one has ended within 250 ms and the errors of the clocks, or was ending when its node
+// looked. The other is a worker that failed for another one, none of which has failed, or each of which failed for the
+// next.
 bool is_certain(const std::vector<FailureReport>& failures, std::size_t cause);
 
 // The failure that was seen first, if that is another one than the cause: the earliest on the job's clock of those that
