@@ -52,17 +52,6 @@ std::vector<std::string> listening_addresses(const RendezvousConfig& rendezvous)
   return {base::with_loopback_address(rendezvous.host)};
 }
 
-// The endpoint's address, if it is numeric and one of this host's. A name, or the address of a service, may lead to
-// another host now than before.
-std::string own_endpoint_address(const RendezvousConfig& rendezvous) {
-  if (rendezvous.port_count != 1) return {};
-  if (base::is_loopback_host(rendezvous.host)) return base::with_loopback_address(rendezvous.host);
-  const auto address = base::parse_address(rendezvous.host);
-  if (!address) return {};
-  const auto own = rendezvous::own_addresses();
-  return std::find(own.begin(), own.end(), address->text()) != own.end() ? address->text() : "";
-}
-
 MeetingCore::Options options_of(const RendezvousConfig& rendezvous, const ddp::rendezvous::Hello& hello) {
   MeetingCore::Options options;
   options.run_id = hello.run_id;
@@ -175,12 +164,11 @@ void Meeting::perform(const MeetingCore::Lose& action) {
 }
 
 void Meeting::perform(const MeetingCore::StartHosting& action) {
-  auto options = rendezvous::options_of(hello_, action.is_first ? term_ : rendezvous::begin_term());
-  options.lost = action.lost;
-  options.has_token = security_ != nullptr;
-  options.holds_endpoint = !action.is_next;
-  if (options.holds_endpoint) options.endpoint_address = own_endpoint_address(config_.rendezvous);
-  options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
+  const auto& rendezvous = config_.rendezvous;
+  auto options = rendezvous::agent_options(
+      hello_, action.is_first ? term_ : rendezvous::begin_term(),
+      {rendezvous.heartbeat_timeout, security_ != nullptr, action.is_next,
+       own_endpoint_address(rendezvous.host, rendezvous.port_count, rendezvous::own_addresses), action.lost});
   MembershipServer::Handlers handlers;
   handlers.message = [this](const rendezvous::ToAgent& message) { client_->hear(message); };
   handlers.print = handlers_.print;
@@ -190,8 +178,9 @@ void Meeting::perform(const MeetingCore::StartHosting& action) {
   };
   server_ = std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
   client_->host(*server_);
-  if (early_farewell_) server_->take_farewell(*std::exchange(early_farewell_, {}));
 }
+
+void Meeting::perform(const MeetingCore::TellHost& action) { server_->take_farewell(action.node); }
 
 void Meeting::perform(const MeetingCore::StopHosting& action) {
   client_->step_down(action.how);
@@ -243,8 +232,9 @@ void Meeting::receive() {
 
 bool Meeting::take_farewell(const rendezvous::NodeEnded& node) {
   const bool is_of_host = client_ && client_->take_farewell(node);
-  if (is_of_host && !server_) early_farewell_ = node;
-  return (server_ && server_->take_farewell(node)) || is_of_host;
+  const bool is_known = is_of_host || (server_ && server_->membership().knows(node.node_key));
+  decide(MeetingCore::GuardianSaid{node, is_of_host});
+  return is_known;
 }
 
 rendezvous::Reception::Direction Meeting::direct(const std::string& run_id) const {

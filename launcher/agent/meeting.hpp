@@ -74,6 +74,7 @@ class Meeting {
   void perform(const MeetingCore::Join&);
   void perform(const MeetingCore::StartHosting& action);
   void perform(const MeetingCore::StopHosting& action);
+  void perform(const MeetingCore::TellHost& action);
   void perform(const MeetingCore::HandOn& action) { hand_on_(action.message); }
   void perform(const MeetingCore::Print& action) { handlers_.print(action.line); }
   void perform(const MeetingCore::Lose& action);
@@ -99,7 +100,6 @@ class Meeting {
   std::optional<base::FileThread> port_holders_;          // looks who has the endpoint's port
   std::unique_ptr<rendezvous::MembershipServer> server_;  // where this node serves the endpoint
   std::unique_ptr<rendezvous::MembershipClient> client_;
-  std::optional<rendezvous::NodeEnded> early_farewell_;  // of a host, until this node serves in its place
   std::optional<rendezvous::Reception> reception_;
   std::unique_ptr<port::Port> port_;  // of the endpoint or, on another node, of the store and of the endpoint to come
   MeetingCore core_;

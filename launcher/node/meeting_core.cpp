@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/address.hpp"
 #include "base/loopback.hpp"
 #include "launcher/node/node_words.hpp"
 
@@ -26,6 +27,16 @@ bool is_this_host(const std::string& endpoint_host, const std::vector<std::strin
   return std::any_of(resolved.begin(), resolved.end(), [&](const std::string& address) {
     return !base::is_loopback_host(address) && std::find(own.begin(), own.end(), address) != own.end();
   });
+}
+
+std::string own_endpoint_address(const std::string& endpoint_host, int port_count,
+                                 const std::function<std::vector<std::string>()>& own) {
+  if (port_count != 1) return {};
+  if (base::is_loopback_host(endpoint_host)) return base::with_loopback_address(endpoint_host);
+  const auto address = base::parse_address(endpoint_host);
+  if (!address) return {};
+  const auto of_host = own();
+  return std::find(of_host.begin(), of_host.end(), address->text()) != of_host.end() ? address->text() : "";
 }
 
 MeetingCore::Actions MeetingCore::step(const Event& event, TimePoint now) {
@@ -117,7 +128,7 @@ void MeetingCore::open_endpoint(bool or_join) {
 void MeetingCore::take(const EndpointOpened&, TimePoint) {
   serves_ = holds_endpoint_ = true;
   is_joining_ = false;
-  out_.emplace_back(StartHosting{.is_first = true});
+  host({.is_first = true});
 }
 
 // By another agent of this host, or a daemon; or by who has nothing to do with the job. Nothing tells these from an
@@ -167,7 +178,20 @@ void MeetingCore::hand_on_held_round() {
 void MeetingCore::take(const ToServe& event, TimePoint) {
   serves_ = true;
   is_next_host_ = !holds_endpoint_;
-  out_.emplace_back(StartHosting{.is_next = is_next_host_, .lost = event.lost});
+  host({.is_next = is_next_host_, .lost = event.lost});
+}
+
+void MeetingCore::host(StartHosting how) {
+  out_.emplace_back(std::move(how));
+  if (early_farewell_) out_.emplace_back(TellHost{*std::exchange(early_farewell_, std::nullopt)});
+}
+
+// Of the endpoint's host it may be why this node is about to serve the job.
+void MeetingCore::take(const GuardianSaid& event, TimePoint) {
+  if (serves_)
+    out_.emplace_back(TellHost{event.node});
+  else if (event.is_of_host)
+    early_farewell_ = event.node;
 }
 
 void MeetingCore::take(const SteppedDown& event, TimePoint) {

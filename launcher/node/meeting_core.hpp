@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -21,6 +22,11 @@ namespace ddp::launcher {
 // it. `resolved` and `own` are addresses as texts.
 bool is_this_host(const std::string& endpoint_host, const std::vector<std::string>& resolved,
                   const std::vector<std::string>& own, const std::string& host_name);
+
+// The endpoint's address, if it is numeric and one of this host's, and the endpoint has one port. Else empty: a name,
+// or the address of a service, may lead to another host now than before. `own` is asked for numeric addresses alone.
+std::string own_endpoint_address(const std::string& endpoint_host, int port_count,
+                                 const std::function<std::vector<std::string>()>& own);
 
 class MeetingCore {
  public:
@@ -54,11 +60,15 @@ class MeetingCore {
   struct Heard {  // from membership
     rendezvous::ToAgent message;
   };
+  struct GuardianSaid {  // that this node has ended
+    rendezvous::NodeEnded node;
+    bool is_of_host = false;  // its ddprun served the job, and this node was joined to it
+  };
   struct ToServe {  // the endpoint's host is lost, and this node is the next one
     rendezvous::LostHost lost;
   };
   using SteppedDown = rendezvous::Session::SteppedDown;  // the membership here may not go on
-  using Event = std::variant<Begin, LookedUp, EndpointOpened, EndpointTaken, Heard, ToServe, SteppedDown>;
+  using Event = std::variant<Begin, LookedUp, EndpointOpened, EndpointTaken, Heard, GuardianSaid, ToServe, SteppedDown>;
 
   // Actions.
   struct LookUp {};         // the endpoint's host; LookedUp is the answer, later
@@ -73,6 +83,9 @@ class MeetingCore {
   struct StopHosting {
     SteppedDown how;
   };
+  struct TellHost {  // the membership here: this node has ended
+    rendezvous::NodeEnded node;
+  };
   struct HandOn {  // to the node core
     rendezvous::ToAgent message;
   };
@@ -82,7 +95,8 @@ class MeetingCore {
   struct Lose {  // this node cannot take part
     std::string what, try_this;
   };
-  using Action = std::variant<LookUp, GiveUpLookUp, OpenEndpoint, Join, StartHosting, StopHosting, HandOn, Print, Lose>;
+  using Action =
+      std::variant<LookUp, GiveUpLookUp, OpenEndpoint, Join, StartHosting, StopHosting, TellHost, HandOn, Print, Lose>;
   using Actions = std::vector<Action>;
 
   explicit MeetingCore(Options options) : options_(std::move(options)) {}
@@ -121,6 +135,7 @@ class MeetingCore {
   void take(const EndpointOpened& event, TimePoint now);
   void take(const EndpointTaken& event, TimePoint now);
   void take(const Heard& event, TimePoint now);
+  void take(const GuardianSaid& event, TimePoint now);
   void take(const ToServe& event, TimePoint now);
   void take(const SteppedDown& event, TimePoint now);
 
@@ -130,6 +145,7 @@ class MeetingCore {
   void open_endpoint(bool or_join);
   void give_up_look_up();
   void join();
+  void host(StartHosting how);
   void hand_on_held_round();
 
   const Options options_;
@@ -137,11 +153,12 @@ class MeetingCore {
   bool is_looking_up_ = false, is_joining_ = false, joins_else_ = false;
   Wait wait_{};
   std::optional<TimePoint> deadline_;
-  std::optional<TimePoint> open_again_at_;            // the endpoint, whose port is in use ...
-  std::optional<TimePoint> in_use_until_;             // ... by a process that may end until then
-  std::string address_;                               // of the endpoint's host, where its name does not resolve
-  std::optional<rendezvous::StartRound> held_start_;  // until that is known
-  std::string standby_address_;                       // of this node, as membership saw it
+  std::optional<TimePoint> open_again_at_;               // the endpoint, whose port is in use ...
+  std::optional<TimePoint> in_use_until_;                // ... by a process that may end until then
+  std::string address_;                                  // of the endpoint's host, where its name does not resolve
+  std::optional<rendezvous::StartRound> held_start_;     // until that is known
+  std::optional<rendezvous::NodeEnded> early_farewell_;  // of the endpoint's host, before this node serves the job
+  std::string standby_address_;                          // of this node, as membership saw it
   Actions out_;
 };
 

@@ -29,18 +29,10 @@
 namespace ddp::rendezvous {
 namespace {
 
-// Terms are seconds (rendezvous/round/term.hpp). Other clocks may be ahead by as much. A round of a later term would
-// make all that follow such that a daemon that begins anew would not believe the nodes that have them.
-constexpr std::uint64_t kTermAheadMax = 366 * 24 * 3600;
-
 JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, DaemonLog& log,
                                                  std::chrono::milliseconds heartbeat_timeout) {
   return {[&io, &log, heartbeat_timeout](const Hello& hello, const JobBefore& before) {
-    const auto term = begin_term();
-    auto options = options_of(hello, term, before);
-    options.term_max = term.term + kTermAheadMax;
-    options.greater_part_only = false;
-    options.heartbeat_timeout = heartbeat_timeout;
+    auto options = daemon_options(hello, begin_term(), heartbeat_timeout, before);
     MembershipServer::Handlers handlers;
     handlers.log = [&log, run_id = hello.run_id](const base::LogEvent& event, const base::LogFields& where) {
       log(event, base::LogFields().add("job", run_id).add(where));

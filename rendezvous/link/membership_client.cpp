@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <deque>
 #include <random>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/link/connecting.hpp"
 #include "rendezvous/link/endpoint_addresses.hpp"
+#include "rendezvous/link/given_up.hpp"
 #include "rendezvous/link/link_words.hpp"
 #include "rendezvous/link/port_answers.hpp"
 #include "rendezvous/link/resolver.hpp"
@@ -311,8 +311,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void hang_up() {
     attempt_.reset();
     if (!channel_) return;
-    if (present_) given_up_.push_back(std::move(present_));
-    if (given_up_.size() > kGivenUpMax) given_up_.pop_front();
+    if (present_) given_up_.add(std::move(present_));
     channel_.reset();
   }
 
@@ -320,7 +319,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     call_.reset();
     called_.reset();
     present_.reset();
-    given_up_.clear();
+    given_up_.take_all();
   }
 
   // --- words ---
@@ -405,7 +404,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   // of this process, or when the agent is done: they take the end of a connection that is not resumed for that of the
   // node, and workers may still run here.
   base::UniqueFd present_;
-  std::deque<base::UniqueFd> given_up_;
+  GivenUp<base::UniqueFd> given_up_;
   std::string last_reason_, refusal_said_;
   std::string host_place_, lost_why_;  // of the last one that welcomed this agent, and why its connection ended
   Clock::time_point reason_since_;

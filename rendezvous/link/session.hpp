@@ -37,9 +37,6 @@
 
 namespace ddp::rendezvous {
 
-// Of the connections that an agent has given up, the sockets of so many are kept open: see Session::HangUp.
-constexpr std::size_t kGivenUpMax = 4;
-
 class Session {
  public:
   using Milliseconds = std::chrono::milliseconds;

@@ -1,7 +1,13 @@
 #include "rendezvous/membership/options.hpp"
 
+#include <utility>
+
 namespace ddp::rendezvous {
 namespace {
+
+// Terms are seconds (rendezvous/round/term.hpp). Other clocks may be ahead by as much. A round of a later term would
+// make all that follow such that a daemon that begins anew would not believe the nodes that have them.
+constexpr std::uint64_t kTermAheadMax = 366 * 24 * 3600;
 
 template <class Settings>
 JobSettings settings_in(const Settings& its, std::optional<std::chrono::milliseconds> heartbeat_timeout) {
@@ -46,6 +52,25 @@ MembershipOptions options_of(const Hello& hello, RoundId term, const JobBefore& 
   options.before = before;
   const auto& last = before.last_round;
   if (last.term >= term.term && last != RoundId{}) options.term.term = last.term + 1;
+  return options;
+}
+
+MembershipOptions daemon_options(const Hello& hello, RoundId term, std::chrono::milliseconds heartbeat_timeout,
+                                 const JobBefore& before) {
+  auto options = options_of(hello, term, before);
+  options.term_max = term.term + kTermAheadMax;
+  options.greater_part_only = false;
+  options.heartbeat_timeout = heartbeat_timeout;
+  return options;
+}
+
+MembershipOptions agent_options(const Hello& hello, RoundId term, AgentHosting hosting) {
+  auto options = options_of(hello, term);
+  options.heartbeat_timeout = hosting.heartbeat_timeout;
+  options.has_token = hosting.has_token;
+  options.holds_endpoint = !hosting.is_next;
+  if (options.holds_endpoint) options.endpoint_address = std::move(hosting.endpoint_address);
+  options.lost = std::move(hosting.lost);
   return options;
 }
 

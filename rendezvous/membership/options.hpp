@@ -83,4 +83,18 @@ void take_settings(MembershipOptions& options, const Hello& hello);
 // Those of a job that begins with this node. Its term is made newer than that round.
 MembershipOptions options_of(const Hello& hello, RoundId term, const JobBefore& before = {});
 
+// The same, in a daemon: it never stops, so it goes on with whoever reaches it.
+MembershipOptions daemon_options(const Hello& hello, RoundId term, std::chrono::milliseconds heartbeat_timeout,
+                                 const JobBefore& before);
+
+// The same, in the process of that node.
+struct AgentHosting {
+  std::chrono::milliseconds heartbeat_timeout{3'000};
+  bool has_token = false;
+  bool is_next = false;          // after another host, away from the endpoint
+  std::string endpoint_address;  // see MembershipOptions
+  LostHost lost{};
+};
+MembershipOptions agent_options(const Hello& hello, RoundId term, AgentHosting hosting);
+
 }  // namespace ddp::rendezvous

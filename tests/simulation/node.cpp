@@ -85,7 +85,7 @@ MeetingCore::Options meeting_options(const World& world, bool serves, int host, 
   const auto& look_ups = world.job.look_ups;
   MeetingCore::Options options;
   options.run_id = kRunId;
-  options.endpoint_host = kEndpointName;
+  options.endpoint_host = world.endpoint_name();
   options.host_name = hello.host_name;
   options.may_have_daemon = look_ups.may_have_daemon;
   options.may_be_slurm_node = look_ups.kind == LookUps::Kind::slurm;
@@ -106,6 +106,7 @@ Node::Node(World& world, int number, int host, int workers, bool serves, const N
                                     : hello_of(world, number, host, workers)),
       clock_ahead_(number * 37 % 11 * 1h),
       serves_first_(serves),
+      term_(world.begin_term()),
       session_(session_options(world.job), hello_, now()),
       meeting_(meeting_options(world, serves, host, hello_)),
       core_({workers,
@@ -253,8 +254,9 @@ void Node::visit(Channel& channel) {
 
 void Node::visitor_says(Channel& channel, const Message& message) {
   if (const auto* word = std::get_if<GuardiansWord>(&message)) {
+    const bool is_of_host = session_.knows_host(word->node_key);
     session_step(Session::GuardianSaid{word->node_key});
-    if (server_) server_->take_farewell({word->node_key});
+    meet(MeetingCore::GuardianSaid{{word->node_key}, is_of_host});
     return channel.close();
   }
   const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));
@@ -341,13 +343,11 @@ Channel& Node::let_go_of_channel() {
   return *std::exchange(channel_, nullptr);
 }
 
-// As membership_client.cpp does.
 void Node::give_up(Channel& channel) {
-  given_up_.push_back(&channel);
-  if (given_up_.size() <= kGivenUpMax) return;
-  world_.sockets_let_go += given_up_.front()->is_end_unknown();
-  given_up_.front()->close();
-  given_up_.pop_front();
+  const auto let_go = given_up_.add(&channel);
+  if (!let_go) return;
+  world_.sockets_let_go += (*let_go)->is_end_unknown();
+  (*let_go)->close();
 }
 
 void Node::perform(const Session::Send& action) {
@@ -460,7 +460,7 @@ void Node::begin_session_anew() {
   if (!has_session_begun_) return;
   ++attempts_;
   if (channel_ != nullptr) std::exchange(channel_, nullptr)->close();
-  for (auto* channel : std::exchange(given_up_, {})) channel->close();
+  for (auto* channel : given_up_.take_all()) channel->close();
   session_timer_.cancel();
   session_waits_.reset();
   session_ = Session(session_options(world_.job), hello_, now());
@@ -482,14 +482,13 @@ void Node::perform(const MeetingCore::OpenEndpoint&) {
 }
 
 void Node::perform(const MeetingCore::StartHosting& action) {
-  auto options = world_.options_for(hello_);
-  options.has_token = world_.job.has_token;
-  options.holds_endpoint = !action.is_next;
-  const bool is_endpoint_own = world_.job.is_endpoint_numeric && world_.job.ports.size() == 1 &&
-                               world_.job.look_ups.kind != LookUps::Kind::by_node_rank;
-  if (options.holds_endpoint && is_endpoint_own) options.endpoint_address = world_.address_of(host());
+  const auto own = [this] { return std::vector<std::string>{world_.address_of(host())}; };
+  auto options = world_.with_nonces(agent_options(
+      hello_, action.is_first ? term_ : world_.begin_term(),
+      {session_options(world_.job).heartbeat_timeout, world_.job.has_token, action.is_next,
+       launcher::own_endpoint_address(world_.endpoint_name(), static_cast<int>(world_.job.ports.size()), own),
+       action.lost}));
   if (action.is_first) return host_membership(std::move(options));
-  options.lost = action.lost;
   world_.clock.at(world_.clock.now(), &process_, [this, options] {  // not within the session's step
     close_channel();
     host_membership(options);
@@ -498,8 +497,15 @@ void Node::perform(const MeetingCore::StartHosting& action) {
 
 void Node::perform(const MeetingCore::StopHosting& action) { session_step(action.how); }
 
+// After a membership that begins in the same step.
+void Node::perform(const MeetingCore::TellHost& action) {
+  world_.clock.at(world_.clock.now(), &process_, [this, node = action.node] {
+    if (server_) server_->take_farewell(node);
+  });
+}
+
 void Node::perform(const MeetingCore::HandOn& action) {
-  const auto named = slurm_address_.empty() ? kEndpointName : slurm_address_;
+  const auto named = slurm_address_.empty() ? world_.endpoint_name() : slurm_address_;
   decide(NodeCore::MembershipSaid{action.message,
                                   meeting_.endpoint_host(target_.address.empty() ? named : target_.address)});
 }

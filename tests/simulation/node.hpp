@@ -3,7 +3,6 @@
 // launcher/agent does.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "launcher/node/meeting_core.hpp"
 #include "launcher/node/node_core.hpp"
+#include "rendezvous/link/given_up.hpp"
 #include "rendezvous/link/session.hpp"
 #include "tests/simulation/server.hpp"
 #include "tests/simulation/workers.hpp"
@@ -95,6 +95,7 @@ class Node {
   void perform(const launcher::MeetingCore::Join&);
   void perform(const launcher::MeetingCore::StartHosting& action);
   void perform(const launcher::MeetingCore::StopHosting& action);
+  void perform(const launcher::MeetingCore::TellHost& action);
   void perform(const launcher::MeetingCore::HandOn& action);
   void perform(const launcher::MeetingCore::Print&) {}
   void perform(const launcher::MeetingCore::Lose& action);
@@ -159,6 +160,7 @@ class Node {
   rendezvous::Hello hello_;
   const Duration clock_ahead_;  // clocks of hosts have nothing in common
   const bool serves_first_;
+  const RoundId term_;  // of the membership that it begins at the endpoint
   rendezvous::Session session_;
   launcher::MeetingCore meeting_;
   launcher::NodeCore core_;
@@ -170,8 +172,8 @@ class Node {
   std::unique_ptr<Server> server_;
   std::vector<std::unique_ptr<Server>> former_servers_;
   Channel* channel_ = nullptr;
-  Channel* called_ = nullptr;      // of the last call
-  std::deque<Channel*> given_up_;  // their sockets are open, as far as this side goes
+  Channel* called_ = nullptr;               // of the last call
+  rendezvous::GivenUp<Channel*> given_up_;  // their sockets are open, as far as this side goes
   std::uint64_t attempts_ = 0, look_ups_ = 0;
   TimePoint name_known_at_{};
   std::string slurm_address_;  // of the endpoint, as this node's client was told

@@ -59,9 +59,12 @@ RoundId World::begin_term() {
   return term;
 }
 
-MembershipOptions World::options_for(const Hello& hello, const JobBefore& before) {
-  auto options = options_of(hello, begin_term(), before);
-  options.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
+std::string World::endpoint_name() const {
+  if (!job.is_endpoint_numeric) return kEndpointName;
+  return job.look_ups.kind == LookUps::Kind::by_node_rank ? kAddressOfNobody : address_of(endpoint_host());
+}
+
+MembershipOptions World::with_nonces(MembershipOptions options) {
   options.nonce = [this] {
     char nonce[33];
     std::snprintf(nonce, sizeof nonce, "%032llx", static_cast<unsigned long long>(++nonces_));
@@ -117,8 +120,8 @@ void World::start_daemon() {
   auto& daemon = *daemon_;
   JobTable<Server>::Handlers handlers;
   handlers.begin = [this, &daemon](const Hello& hello, const JobBefore& before) {
-    auto options = options_for(hello, before);
-    options.greater_part_only = false;
+    const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
+    auto options = with_nonces(daemon_options(hello, begin_term(), timeout, before));
     return std::make_unique<Server>(*this, daemon.process, std::move(options), Server::OwnNode{});
   };
   handlers.forget = [&daemon](std::unique_ptr<Server> ended) {

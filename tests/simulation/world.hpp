@@ -136,7 +136,8 @@ class World {
   int host_of(const std::string& address) const { return std::stoi(address.substr(7)) - 1; }
   // Where this leads to from that host: an address, or a name of the endpoint.
   int host_reached(const std::string& name, int from) const;
-  rendezvous::MembershipOptions options_for(const rendezvous::Hello& hello, const rendezvous::JobBefore& before = {});
+  std::string endpoint_name() const;  // as the user gave it
+  rendezvous::MembershipOptions with_nonces(rendezvous::MembershipOptions options);
   std::function<void(const std::string& line)> out;
 
   // --- what happens ---

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,14 @@ using testing::all;
 using ::testing::HasSubstr;
 
 // One letter per action: "L" LookUp, "G" GiveUpLookUp, "O" OpenEndpoint, "J" Join, "H" Host, "N" Host as the next one,
-// "S" StopHosting, "M" HandOn, "P" Print, "X" Lose.
+// "S" StopHosting, "T" TellHost, "M" HandOn, "P" Print, "X" Lose.
 std::string text_of(const MeetingCore::Actions& actions) {
   std::string out;
   for (const auto& action : actions) {
     if (const auto* host = std::get_if<MeetingCore::StartHosting>(&action))
       out += host->is_next ? 'N' : 'H';
     else
-      out += "LGOJHSMPX"[action.index()];
+      out += "LGOJHSTMPX"[action.index()];
   }
   return out;
 }
@@ -252,6 +253,27 @@ TEST_F(Meet, WhoHoldsTheEndpoint_JoinsAnotherHostAndServesAgainAtTheEndpoint) {
   EXPECT_EQ(step(MeetingCore::ToServe{1}), "H") << "not in place of another";
   EXPECT_EQ(all<MeetingCore::StartHosting>(last).front().lost.group_rank, 1);
   EXPECT_EQ(core->endpoint_host(""), "node0");
+}
+
+TEST_F(Meet, AnEarlyFarewellOfTheEndpointsHostIsToldToTheMembershipThatFollowsIt) {
+  begin(options(false), "J");
+  EXPECT_EQ(step(MeetingCore::GuardianSaid{{"other", SIGKILL}, false}), "") << "of nobody who serves the job";
+  EXPECT_EQ(step(MeetingCore::GuardianSaid{{"host", SIGKILL}, true}), "");
+  EXPECT_EQ(step(MeetingCore::ToServe{0}), "NT");
+  EXPECT_EQ(all<MeetingCore::TellHost>(last).front().node.node_key, "host");
+  EXPECT_EQ(all<MeetingCore::TellHost>(last).front().node.signal_number, SIGKILL);
+  EXPECT_EQ(step(MeetingCore::GuardianSaid{{"other"}, false}), "T") << "it serves the job by now";
+  EXPECT_EQ(step(MeetingCore::SteppedDown{"too few"}), "PS");
+  EXPECT_EQ(step(MeetingCore::ToServe{1}), "N") << "told once";
+}
+
+TEST(OwnEndpointAddress, IsTheNumericAddressOfThisHostAtOnePort) {
+  const auto own = [] { return std::vector<std::string>{"10.0.0.2"}; };
+  EXPECT_EQ(own_endpoint_address("10.0.0.2", 1, own), "10.0.0.2");
+  EXPECT_EQ(own_endpoint_address("10.0.0.2", 2, own), "") << "another job may have had the port";
+  EXPECT_EQ(own_endpoint_address("10.0.0.3", 1, own), "") << "a service's address";
+  EXPECT_EQ(own_endpoint_address("node0", 1, own), "") << "a name may lead to another host now";
+  EXPECT_EQ(own_endpoint_address("127.0.0.1", 1, own), "127.0.0.1");
 }
 
 TEST(IsThisHost, IsToldByNamesAndAddresses) {
