@@ -52,10 +52,17 @@ void Faults::befall(Fault fault) {
       case Fault::replaced_endpoint: return replace_endpoint();
       case Fault::full_daemon: return fill_daemon();
       case Fault::crashed_hosts: return crash_hosts();
+      default: return false;  // befalls() none
     }
     return false;
   };
   drawn_[index_of(fault)] += happens();
+}
+
+FaultCounts Faults::drawn() const {
+  auto out = drawn_;
+  for (std::size_t i = 0; i < kFaults; ++i) out[i] += world_.settings_used[i];
+  return out;
 }
 
 // --- connections ---
@@ -237,7 +244,7 @@ void Faults::crash(Node& node) {
 bool Faults::stop() {
   auto* node = some_node();
   if (node == nullptr || !node->runs()) return false;
-  world_.clock.after(0ms, &node->process(), [node] { node->stop(SIGTERM); });
+  world_.clock.after(0ms, &node->process(), [this, node] { node->stop(world_.stop_signal()); });
   return true;
 }
 

@@ -13,9 +13,10 @@ namespace ddp::simulation {
 
 class Faults {
  public:
-  Faults(World& world, const std::set<Fault>& wanted)
-      : world_(world), wanted_(wanted.begin(), wanted.end()), other_jobs_(world) {
+  Faults(World& world, const std::set<Fault>& wanted) : world_(world), other_jobs_(world) {
     if (wanted.count(Fault::full_daemon) != 0) job().jobs_max = kPlaces;
+    for (const auto fault : wanted)
+      if (befalls(fault)) wanted_.push_back(fault);
   }
 
   // Some of those that are switched on, perhaps, within this time. Without any nothing is drawn.
@@ -24,7 +25,7 @@ class Faults {
   // All are over, and no other comes.
   void end();
 
-  const FaultCounts& drawn() const { return drawn_; }
+  FaultCounts drawn() const;
 
  private:
   Dice& dice() { return world_.fault_dice; }
@@ -57,7 +58,7 @@ class Faults {
   static constexpr std::size_t kPlaces = 4;  // for jobs, in a daemon that can be full
 
   World& world_;
-  const std::vector<Fault> wanted_;
+  std::vector<Fault> wanted_;  // that befall a history
   Crowd other_jobs_;
   FaultCounts drawn_{};
   bool is_over_ = false;

@@ -17,6 +17,7 @@ struct HistoryOptions {
   bool has_ports = false;     // the endpoint is at one of several, others have some of the rest
   bool has_seats = false;     // workers live on when their round is over, and wait for a seat in the next one
   bool has_look_ups = false;  // nodes look up where the endpoint is, and whether it is theirs
+  bool checks_waits = false;  // see Waits
   std::set<Fault> faults;     // that befall it beside those of every history
   std::function<void(const std::string& line)> trace;  // if wanted
 };

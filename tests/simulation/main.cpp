@@ -20,12 +20,13 @@ constexpr const char* kUsage =
     "       --seats      workers live on when their round is over\n"
     "       --look-ups   nodes look up where the endpoint is, and whether it is theirs\n"
     "       --faults=NAME,NAME  more faults; `all` for all of them\n"
+    "       --waits      no node that reaches the greater part of its job is left waiting\n"
     "       --keep-going after a violation, and counts them\n";
 
 struct Options {
   std::uint64_t first = 1, last = 1000;
   double seconds = 0;
-  bool trace = false, json = false, ports = false, seats = false, look_ups = false, keep_going = false;
+  bool trace = false, json = false, ports = false, seats = false, look_ups = false, waits = false, keep_going = false;
   std::set<Fault> faults;
 };
 
@@ -38,6 +39,7 @@ bool take(const std::string& argument, Options& options) {
   if (argument == "--ports") return options.ports = true;
   if (argument == "--seats") return options.seats = true;
   if (argument == "--look-ups") return options.look_ups = true;
+  if (argument == "--waits") return options.waits = true;
   if (argument == "--keep-going") return options.keep_going = true;
   if (const auto names = value_of("--faults="); !names.empty()) {
     options.faults = faults_of(names);
@@ -71,6 +73,7 @@ std::string flags_of(const Options& options) {
   if (options.ports) out += " --ports";
   if (options.seats) out += " --seats";
   if (options.look_ups) out += " --look-ups";
+  if (options.waits) out += " --waits";
   std::string names;
   for (const auto fault : options.faults) names += (names.empty() ? "" : ",") + name_of(fault);
   if (!names.empty()) out += " --faults=" + names;
@@ -83,6 +86,7 @@ int run(const Options& options) {
   history.has_ports = options.ports;
   history.has_seats = options.seats;
   history.has_look_ups = options.look_ups;
+  history.checks_waits = options.waits;
   history.faults = options.faults;
   if (options.trace) history.trace = [](const std::string& line) { std::cout << line << '\n'; };
   const auto began = std::chrono::steady_clock::now();

@@ -23,6 +23,7 @@ namespace ddp::simulation {
 
 struct GuardiansWord {  // that the node has ended
   std::string node_key;
+  int signal_number = 0;  // that killed its ddprun
 };
 using Message = std::variant<rendezvous::ToMembership, rendezvous::ToAgent, GuardiansWord>;
 

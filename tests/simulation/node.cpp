@@ -56,6 +56,7 @@ Hello hello_of(const World& world, int number, int host, int workers) {
   hello.workers = workers;
   hello.standby_port = static_cast<std::uint16_t>(kStandbyPort + number);
   hello.restarts_max = job.restarts_max;
+  hello.restart_window = job.restart_window;
   hello.join_timeout = job.join_timeout;
   hello.last_call_timeout = job.last_call_timeout;
   hello.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
@@ -109,16 +110,15 @@ Node::Node(World& world, int number, int host, int workers, bool serves, const N
       term_(world.begin_term()),
       session_(session_options(world.job), hello_, now()),
       meeting_(meeting_options(world, serves, host, hello_)),
-      core_({workers,
-             world.job.nodes_max,
-             world.job.grace,
-             world.job.signal_window,
-             {},
-             hello_.host_name,
-             world.job.leaves_when_stopped}),
+      core_({workers, world.job.nodes_max, world.job.grace, world.job.signal_window, world.job.restart_window,
+             hello_.host_name, world.job.leaves_when_stopped, world.job.time_limit,
+             world.job.time_limit > 0ms ? std::optional(now() + world.job.time_limit) : std::nullopt}),
       workers_(
           world, tree_, guardian_, process_, workers,
-          [this](const std::vector<WorkerGroupEvent>& events) { decide(events); },
+          [this](const std::vector<WorkerGroupEvent>& events) {
+            note_killed(events);
+            decide(events);
+          },
           [this](int local_rank, const worker_link::FromWorker& message) {
             decide(NodeCore::WorkerSaid{local_rank, message});
           }),
@@ -134,22 +134,26 @@ void Node::start() {
   if (known_after_max > Duration(0) && world_.look_up_dice.chance(50))
     name_known_at_ = world_.clock.now() + world_.look_up_dice.between(Duration(0), known_after_max);
   meet(MeetingCore::Begin{});
+  perform(NodeCore::Actions{});  // sets the timer, if there is a time limit
 }
 
 // --- ends ---
 
 void Node::kill() {
-  world_.trace(name(), " is killed");
+  killed_by_ = world_.deadly_signal();
+  world_.trace(name(), " is killed by signal ", killed_by_);
   end_process();
 }
 
 void Node::kill_guardian() {
-  world_.trace(guardian_.name, " is killed");
+  const int signal_number = world_.deadly_signal();
+  world_.trace(guardian_.name, " is killed by signal ", signal_number);
   guardian_.is_alive = false;
   workers_.abandon();
-  world_.clock.after(kKilledAtOnce, &process_, [this] {
-    decide(NodeCore::GuardianEnded{
-        {launcher::Ending::Kind::killed, SIGKILL, false}, 1, workers_.is_any_left() || workers_.is_any_waiting()});
+  world_.clock.after(kKilledAtOnce, &process_, [this, signal_number] {
+    decide(NodeCore::GuardianEnded{{launcher::Ending::Kind::killed, signal_number, false},
+                                   1,
+                                   workers_.is_any_left() || workers_.is_any_waiting()});
   });
 }
 
@@ -175,14 +179,16 @@ void Node::lose() {
 }
 
 void Node::stop(int signal_number) {
-  world_.trace(name(), " is told to stop");
+  world_.trace(name(), " is told to stop by signal ", signal_number);
   is_told_to_stop_ = true;
+  may_leave_ = may_leave_ || signal_number == SIGTERM;
   world_.blame.end();
   decide(NodeCore::StopSignalled{signal_number});
 }
 
 void Node::warn(int signal_number) {
   world_.trace(name(), " is warned");
+  may_leave_ = true;
   world_.blame.end();
   decide(NodeCore::WarningSignalled{signal_number});
 }
@@ -226,7 +232,7 @@ void Node::guardian_takes_over() {
                                   if (channel == nullptr) return;
                                   world_.trace(guardian_.name, " says farewell");
                                   left_record_.reset();
-                                  channel->send(GuardiansWord{key()});
+                                  channel->send(GuardiansWord{key(), killed_by_});
                                   channel->close();
                                 });
     });
@@ -255,8 +261,8 @@ void Node::visit(Channel& channel) {
 void Node::visitor_says(Channel& channel, const Message& message) {
   if (const auto* word = std::get_if<GuardiansWord>(&message)) {
     const bool is_of_host = session_.knows_host(word->node_key);
-    session_step(Session::GuardianSaid{word->node_key});
-    meet(MeetingCore::GuardianSaid{{word->node_key}, is_of_host});
+    session_step(Session::GuardianSaid{word->node_key, word->signal_number});
+    meet(MeetingCore::GuardianSaid{{word->node_key, word->signal_number}, is_of_host});
     return channel.close();
   }
   const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));
@@ -411,7 +417,16 @@ void Node::perform(const Session::GiveUp& action) {
   decide(NodeCore::MembershipLost{{why, "", ""}});
 }
 
-void Node::say(const ToMembership& message) { session_step(Session::Said{message}); }
+void Node::say(const ToMembership& message) {
+  const auto* asked = std::get_if<StopAsked>(&message);
+  if (asked != nullptr && asked->time_limit) {
+    world_.trace(name(), " has come to its time limit");
+    is_told_to_stop_ = true;
+    world_.blame.end();
+    ++world_.settings_used[index_of(Fault::time_limit)];
+  }
+  session_step(Session::Said{message});
+}
 
 // --- what the meeting core decides ---
 
@@ -574,6 +589,12 @@ void Node::begin_round() {
 }
 
 void Node::perform(const NodeCore::Spawn& action) {
+  if (!guardian_.is_alive) {  // it can't be asked any more
+    world_.clock.at(world_.clock.now(), &process_, [this, local_ranks = action.local_ranks] {
+      decide(NodeCore::SpawnFailed{"the guardian has ended", local_ranks});
+    });
+    return;
+  }
   begin_round();
   world_.checks.spawns(*this);
   if (world_.does_fail(*this, Call::spawn)) return let_spawn_fail(action.local_ranks);
@@ -646,8 +667,22 @@ void Node::perform(const NodeCore::SendToWorkers& action) {
 }
 
 void Node::perform(const NodeCore::ReadReasons& action) {
-  const NodeCore::ReasonsRead answer{action.number};
+  const NodeCore::ReasonsRead answer{action.number, world_.reasons_of(have_exited(action.local_ranks))};
   are_files_slow(reading_) ? answer_late(reading_, answer) : decide(answer);
+}
+
+void Node::note_killed(const std::vector<WorkerGroupEvent>& events) {
+  for (const auto& event : events)
+    if (const auto* ended = std::get_if<launcher::WorkerEnded>(&event)) {
+      killed_ranks_.erase(ended->local_rank);
+      if (ended->ending.kind != launcher::Ending::Kind::exited) killed_ranks_.insert(ended->local_rank);
+    }
+}
+
+std::vector<bool> Node::have_exited(const std::vector<int>& local_ranks) const {
+  std::vector<bool> out;
+  for (const int local_rank : local_ranks) out.push_back(killed_ranks_.count(local_rank) == 0);
+  return out;
 }
 
 void Node::perform(const NodeCore::TryLinks& action) {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ class Node {
   void stop(int signal_number);
   void warn(int signal_number);
   void slow_files_until(TimePoint time) { files_are_slow_until_ = time; }
+  bool are_files_slow() const { return are_files_slow({}); }
   // Its connection to membership ends, and it comes again. False where it has none.
   bool close_in_order(double jitter);
 
@@ -41,6 +43,8 @@ class Node {
   bool runs() const { return process_.runs(); }
   bool is_told_to_stop() const { return is_told_to_stop_; }
   bool has_finished() const { return exit_code_.has_value(); }
+  // It was never told anything that lets it leave a job that goes on without it.
+  bool has_to_stop_job() const { return is_told_to_stop_ && !may_leave_; }
   std::optional<int> exit_code() const { return exit_code_; }
   const std::optional<rendezvous::FinishJob>& verdict() const { return verdict_; }
   int host() const { return process_.host; }
@@ -54,6 +58,7 @@ class Node {
   const Process& process() const { return process_; }
   Process& guardian() { return guardian_; }
   Process& tree() { return tree_; }
+  bool tree_runs() const { return tree_.is_alive; }
   const Server* server() const { return server_.get(); }
   bool serves() const { return server_ != nullptr; }
   const rendezvous::Session& session() const { return session_; }
@@ -150,6 +155,8 @@ class Node {
   bool are_files_slow(const FileWork& work) const;
   void answer_late(FileWork& work, const launcher::NodeCore::Event& event);
   void close_output();
+  void note_killed(const std::vector<launcher::WorkerGroupEvent>& events);
+  std::vector<bool> have_exited(const std::vector<int>& local_ranks) const;
   void begin_round();
   void let_spawn_fail(const std::vector<int>& local_ranks);
   void end_process();
@@ -181,7 +188,9 @@ class Node {
   rendezvous::Session::Target target_;
   std::vector<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
   std::optional<rendezvous::EndedNode> record_, left_record_;
-  bool is_told_to_stop_ = false, has_told_of_survivors_ = false;
+  int killed_by_ = 0;
+  std::set<int> killed_ranks_;  // local ranks of workers that ended last by a signal
+  bool is_told_to_stop_ = false, may_leave_ = false, has_told_of_survivors_ = false;
   std::optional<int> exit_code_;
   std::optional<rendezvous::FinishJob> verdict_;
 };

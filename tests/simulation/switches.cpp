@@ -7,10 +7,11 @@ namespace ddp::simulation {
 
 namespace {
 
-constexpr const char* kNames[kFaults] = {"reset",       "refusal",      "close",        "one-way",
-                                         "cut",         "stall",        "late-death",   "replaced-host",
-                                         "stop",        "slow-files",   "failed-calls", "replaced-endpoint",
-                                         "full-daemon", "crashed-hosts"};
+constexpr const char* kNames[kFaults] = {"reset",       "refusal",        "close",          "one-way",
+                                         "cut",         "stall",          "late-death",     "replaced-host",
+                                         "stop",        "slow-files",     "failed-calls",   "replaced-endpoint",
+                                         "full-daemon", "crashed-hosts",  "restart-window", "time-limit",
+                                         "reasons",     "deadly-signals", "stop-signals"};
 constexpr const char* kCallNames[kCalls] = {"spawn", "seats", "store", "output"};
 
 }  // namespace

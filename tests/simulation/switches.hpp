@@ -23,8 +23,15 @@ enum class Fault {
   replaced_endpoint,  // a new ddprun comes at the endpoint in place of the one that was there
   full_daemon,        // for a while other jobs have all places that the daemon has, or as many as they get
   crashed_hosts,      // all processes of two hosts are killed, and new ddpruns come there that prove it
+  // Those from here on are settings of the job, or of how something happens: they befall no history by themselves.
+  restart_window,  // restarts count for a while only
+  time_limit,      // each ddprun has --timeout
+  reasons,         // failed workers leave error files and last lines on stderr
+  deadly_signals,  // ddprun, or its guardian, dies by one of several signals, and the guardian says by which
+  stop_signals,    // who is told to stop gets SIGTERM, SIGINT or SIGHUP
 };
-constexpr std::size_t kFaults = 14;
+constexpr std::size_t kFaults = 19;
+constexpr bool befalls(Fault fault) { return fault < Fault::restart_window; }
 
 constexpr std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
 std::string name_of(Fault fault);

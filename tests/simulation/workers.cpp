@@ -415,6 +415,11 @@ bool Workers::is_any_of_group_left() const {
          });
 }
 
+bool Workers::is_any_worker_left() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.state != State::none; });
+}
+
 bool Workers::is_any_waiting() const {
   return std::any_of(workers_.begin(), workers_.end(),
                      [](const Worker& worker) { return worker.state == State::waiting; });

@@ -77,7 +77,8 @@ class Workers {
   bool is_any_left() const;           // of the round; who waits for a seat in the next one is not
   bool is_any_of_group_left() const;  // the same, without what workers have left that ended between two rounds
   bool is_any_waiting() const;
-  bool has_orphans() const;  // of workers of whose end the agent has heard
+  bool is_any_worker_left() const;  // a process that ddprun started
+  bool has_orphans() const;         // of workers of whose end the agent has heard
   // All of them work in this round; the round is that of the last spawn or seat.
   bool do_all_work() const { return working_ == count() && tree_.runs(); }
   bool does_work(int local_rank) const;

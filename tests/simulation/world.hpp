@@ -2,6 +2,7 @@
 // history.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <map>
@@ -73,8 +74,11 @@ struct Job {
   bool has_token = false;                             // so that a refusal in the handshake proves nothing
   int endpoint_at = 0;                                // which of them it has
   LookUps look_ups;
-  std::size_t jobs_max = rendezvous::kJobsMax;              // of the daemon
-  rendezvous::VersionRange daemon_versions, node_versions;  // those that start from now on
+  std::size_t jobs_max = rendezvous::kJobsMax;  // of the daemon
+  std::array<bool, kFaults> settings{};         // that are switched on
+  bool has(Fault setting) const { return settings[index_of(setting)]; }
+  std::chrono::milliseconds restart_window{0}, time_limit{0};  // 0: none
+  rendezvous::VersionRange daemon_versions, node_versions;     // those that start from now on
 };
 
 class World {
@@ -99,12 +103,14 @@ class World {
   Dice fault_dice;      // the same, for the faults that have a switch
   Dice seat_dice;       // the same, for workers that live on when their round is over
   Dice look_up_dice;    // the same, for names
+  Dice setting_dice;    // the same, for the settings that have a switch
   std::unique_ptr<Network> network;
   Checks checks;
   Blame blame;
   std::size_t late_answers = 0;                                       // of slow files
   std::size_t seats_given = 0, killed_alone = 0, sockets_let_go = 0;  // see HistoryResult
   CallCounts failed_calls{};
+  FaultCounts settings_used{};                          // how often each setting that has a switch made a difference
   std::size_t refused_new = 0, refused_with_round = 0;  // by a daemon that is full
   bool traces;
   template <typename... Parts>
@@ -132,6 +138,9 @@ class World {
   void let_all_succeed() { fails_until_.clear(); }
   void trace_heard(const std::string& node_key, const rendezvous::ToMembership& message);
   RoundId begin_term();
+  int stop_signal();    // of who is told to stop
+  int deadly_signal();  // of a ddprun or a guardian that is killed
+  launcher::Reasons reasons_of(const std::vector<bool>& have_exited);
   std::string address_of(int host) const { return "10.0.0." + std::to_string(host + 1); }
   int host_of(const std::string& address) const { return std::stoi(address.substr(7)) - 1; }
   // Where this leads to from that host: an address, or a name of the endpoint.
