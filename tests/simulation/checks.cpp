@@ -40,7 +40,7 @@ void Checks::is_told(const void* teller, const Node& node, const ToAgent& messag
   require_bounded(message);
   if (const auto* start = std::get_if<StartRound>(&message)) {
     last_told_[teller] = start->round;
-    begins_to_be_told(node, *start);
+    begins_to_be_told(teller, node, *start);
   }
   const auto* finish = std::get_if<FinishJob>(&message);
   // Else it is a spare, or was counted as gone before its stop was heard (seed 109): it leaves alone.
@@ -60,7 +60,7 @@ void Checks::is_told(const void* teller, const Node& node, const ToAgent& messag
 }
 
 // A round may be told again, after a broken connection: the same, to the same node.
-void Checks::begins_to_be_told(const Node& node, const StartRound& start) {
+void Checks::begins_to_be_told(const void* teller, const Node& node, const StartRound& start) {
   auto& round = rounds_[start.round];
   if (round.members.empty()) {
     round.group_world_size = start.group_world_size;
@@ -68,7 +68,7 @@ void Checks::begins_to_be_told(const Node& node, const StartRound& start) {
     round.restart_count = start.restart_count;
     round.restarts_max = start.restarts_max;
     round.changes_of_members = changes_of_members_;
-    round.silent = silent_now();
+    round.away = away_from(teller);
   }
   const auto id = to_string(start.round);
   require(round.group_world_size == start.group_world_size && round.world_size == start.world_size, "round ", id,
@@ -200,8 +200,8 @@ void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::fu
       require(may_two_go_on() ||
                   std::all_of(members.begin(), members.end(), [&](Node* node) { return may_be_unheard(*node); }),
               "a collective of round ", to_string(id), " completes after one of round ", to_string(newest_complete_));
-    else
-      check_that_work_is_kept(std::exchange(newest_complete_, id), id, nodes, is_open, may_be_unheard);
+    else if (std::exchange(newest_complete_, id) != id)
+      check_that_work_is_kept(id, nodes, may_be_unheard);
   }
 }
 
@@ -216,32 +216,20 @@ int Checks::size_of(const RoundId& round) const {
   return found == rounds_.end() ? 0 : found->second.group_world_size;
 }
 
-// What the workers of `before` have done is in the memory of its nodes: one of them has to be in the round after it,
-// while any of them is left.
-void Checks::check_that_work_is_kept(const RoundId& before, const RoundId& id, const std::vector<Node*>& alive,
-                                     const std::function<bool(int, int)>& is_open,
+// Of what workers in run_elastic have committed, which is in their memory, the newest has to be in a round that
+// completes, while a worker that has it is left on a node that was in touch with the membership when that began the
+// round.
+void Checks::check_that_work_is_kept(const RoundId& id, const std::vector<Node*>& alive,
                                      const std::function<bool(Node&)>& may_be_unheard) const {
-  if (before == id || before == RoundId{} || disowned_.count(before) != 0 || may_two_go_on()) return;
-  const auto held = [&](const Node* node) {
-    const auto& members = rounds_.at(before).members;
-    return std::any_of(members.begin(), members.end(), [&](const auto& member) { return member.second == node; });
-  };
+  if (may_two_go_on()) return;
   const auto& members = rounds_.at(id).members;
-  if (std::any_of(members.begin(), members.end(), [&](const auto& member) { return held(member.second); })) return;
-  // A holder may be lost to the others and not know it: it was frozen when the new round began (seed 7635, where a
-  // fault starts a ddprun at host 0), or the network cuts it off from all nodes of the new round while it serves the
-  // job for itself (seed 96011992 with --faults=replaced-endpoint and the other faults that befall).
-  const auto is_cut_off = [&](const Node& node) {
-    return std::none_of(members.begin(), members.end(), [&](const auto& member) {
-      const int there = member.second->host();
-      return is_open(node.host(), there) && is_open(there, node.host());
-    });
-  };
+  std::uint64_t newest = 0;
+  for (const auto& [group_rank, node] : members) newest = std::max(newest, node->workers().newest_commit());
   for (auto* node : alive)
-    require(!held(node) || may_be_unheard(*node) || !node->session().is_joined() || !node->runs() ||
-                rounds_.at(id).silent.count(node) != 0 || is_cut_off(*node),
-            "round ", to_string(id), " has none of the nodes of round ", to_string(before), ", and ", node->name(),
-            " is left of them");
+    require(node->workers().newest_commit() <= newest || was_disowned(node->workers().round()) ||
+                may_be_unheard(*node) || rounds_.at(id).away.count(node) != 0,
+            "round ", to_string(id), " begins with commit ", std::to_string(newest), ", and a worker of ", node->name(),
+            " has commit ", std::to_string(node->workers().newest_commit()));
 }
 
 }  // namespace ddp::simulation

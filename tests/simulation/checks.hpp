@@ -45,8 +45,9 @@ class Checks {
   void stops_at(const RoundId& round, std::uint64_t call, std::optional<std::uint64_t> promised);
   // A worker of the round has ended with 0.
   void ends_well(const RoundId& round) { ++rounds_[round].ended_well; }
-  void window_is_set() { is_window_set_ = true; }     // in which restarts count
-  std::function<std::set<const Node*>()> silent_now;  // nodes that live, and don't run or have joined nobody
+  void window_is_set() { is_window_set_ = true; }  // in which restarts count
+  // Nodes that live, and do not run or have no connection to this membership.
+  std::function<std::set<const Node*>(const void* teller)> away_from;
   bool may_two_go_on() const { return has_begun_once_more_; }
   // Another ddprun has come at the endpoint. Where it hears of no survivor, that can't be told from a first start: it
   // may begin the job once more. The two find each other later, and with a token the one that came last gives way.
@@ -83,15 +84,14 @@ class Checks {
     std::optional<std::uint64_t> stop_call;
     std::optional<int> store_host;
     int ended_well = 0;
-    int changes_of_members = 0;    // before it
-    std::set<const Node*> silent;  // when it began: they did not run, or had joined nobody
+    int changes_of_members = 0;  // before it
+    std::set<const Node*> away;  // when it began
   };
 
-  void begins_to_be_told(const Node& node, const rendezvous::StartRound& start);
+  void begins_to_be_told(const void* teller, const Node& node, const rendezvous::StartRound& start);
   void check_that_all_ended_well(const RoundId& id) const;
   void check_whole(const RoundId& id, const Round& round);
-  void check_that_work_is_kept(const RoundId& before, const RoundId& id, const std::vector<Node*>& alive,
-                               const std::function<bool(int, int)>& is_open,
+  void check_that_work_is_kept(const RoundId& id, const std::vector<Node*>& alive,
                                const std::function<bool(Node&)>& may_be_unheard) const;
 
   std::map<RoundId, Round> rounds_;

@@ -150,6 +150,12 @@ void Server::stop() {
   timer_.cancel();
 }
 
+bool Server::has(const std::string& node_key) const {
+  return own_node_.node_key == node_key ||
+         std::any_of(connections_.begin(), connections_.end(),
+                     [&](const auto& entry) { return entry.second.node_key == node_key; });
+}
+
 void Server::wait_for_deadline() {
   const auto deadline = is_stopped_ ? std::nullopt : core_.next_deadline();
   if (deadline == waiting_until_) return;

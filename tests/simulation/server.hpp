@@ -36,6 +36,7 @@ class Server {
 
   const rendezvous::Membership& membership() const { return core_.membership(); }
   bool is_over() const { return core_.is_over(); }
+  bool has(const std::string& node_key) const;  // a connection of this node, or this is its own process
   std::chrono::milliseconds job_time() const;
 
  private:

@@ -112,6 +112,13 @@ void Workers::step(int local_rank) {
   });
 }
 
+std::uint64_t Workers::newest_commit() const {
+  std::uint64_t newest = 0;
+  for (const auto& worker : workers_)
+    if (worker.state != State::none && worker.state != State::dying) newest = std::max(newest, worker.commits);
+  return newest;
+}
+
 // Unless the worker has ended meanwhile, or has left the round.
 void Workers::after_in_round(int local_rank, Duration time, Action action) {
   auto& worker = worker_of(local_rank);

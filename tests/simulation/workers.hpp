@@ -85,6 +85,7 @@ class Workers {
   const RoundId& round() const { return start_.round; }
   int rank_first() const { return start_.rank_first; }
   std::uint64_t commits(int local_rank) const { return worker_of(local_rank).commits; }
+  std::uint64_t newest_commit() const;  // that a worker has which has not ended; 0: none
   std::uint64_t incarnation(int local_rank) const { return worker_of(local_rank).incarnation; }
   bool takes_seats(int local_rank) const { return worker_of(local_rank).takes_seats; }
 

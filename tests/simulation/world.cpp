@@ -20,10 +20,10 @@ World::World(std::uint64_t seed, bool wants_trace)
       look_up_dice(seed + 0x100c),
       setting_dice(seed + 0x5e771),
       traces(wants_trace) {
-  checks.silent_now = [this] {
+  checks.away_from = [this](const void* teller) {
     std::set<const Node*> out;
     for (const auto* node : alive_)
-      if (!node->runs() || !node->session().is_joined()) out.insert(node);
+      if (!node->runs() || !static_cast<const Server*>(teller)->has(node->key())) out.insert(node);
     return out;
   };
 }
