@@ -286,6 +286,10 @@ void Membership::gather(TimePoint now) {
     deadline_ = std::max(*deadline_, *recovery_.deadline());
     return;
   }
+  if (const auto until = own_absence_.hears_until(now)) {
+    deadline_ = *until;
+    return;
+  }
   if (const auto ends = stops_.leave_ends()) {
     if (now < *ends) {
       deadline_ = *ends;

@@ -330,7 +330,7 @@ class Membership {
   std::int64_t round_with_logs_ = -1;  // the highest that any node has logs of; the next one is above it
   int rounds_begun_ = 0;
   Restarts restarts_;
-  std::optional<std::string> told_why_;  // of the next round: every node has heard that with the pause before it
+  std::optional<std::string> told_why_;  // of the next round: printed here, with the pause before it
   RunBook book_;
   std::uint64_t job_started_ = 0;  // as StartRound tells it; 0 before the first round here
   int world_size_ = 0;             // of the round that began last

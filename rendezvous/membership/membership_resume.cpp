@@ -258,7 +258,8 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
 void Membership::end_older_round(NodeId id, std::uint32_t round, bool may_reseat) {
   auto& node = nodes_.at(id);
   const auto& held = node.hello.held;
-  node.has_older_work = may_reseat && held && !held->is_left_behind && recovery_.proves_any_round(*held);
+  const bool is_proven = may_reseat && held && !held->is_left_behind && recovery_.proves_any_round(*held);
+  node.has_older_work = node.has_older_work || is_proven;  // it may come again after it was told
   nodes_.set_older_round(id, round);
   send(id, went_on_without(round, may_reseat && !job_stop()));
 }

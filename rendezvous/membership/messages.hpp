@@ -272,7 +272,7 @@ struct StartRound {
   std::string master_address;  // empty: the endpoint's host, as this agent reaches it
   std::uint16_t master_port = 0;
   std::optional<std::string> why{};  // what ended the round before; empty for the first
-  bool is_why_told = false;          // every node has printed that already, with the restart's number
+  bool is_why_told = false;          // this node has printed that already, with the restart's number
   // In the order of group ranks, at most kSuccessorsMax; none where the endpoint stays.
   std::vector<Successor> successors{};
   std::optional<int> host_group_rank{};  // of the node whose agent serves the endpoint, where one does

@@ -117,8 +117,10 @@ void tell_starts(StartRound start, const Nodes& nodes, const std::vector<NodeId>
   start.world_size = world_size;
   start.successors = successors(nodes, members);
   start.master_address = master_address(nodes.at(members.front()));
+  const bool is_why_told = start.is_why_told;
   for (const auto id : members) {
     const auto& hello = nodes.at(id).hello;
+    start.is_why_told = is_why_told && nodes.at(id).is_endpoint_host;
     start.role_rank_first = role_ranks[hello.role];
     start.role_world_size = role_sizes[hello.role];
     const bool is_successor = std::any_of(start.successors.begin(), start.successors.end(),

@@ -184,8 +184,8 @@ TEST_F(DdprunLogs, TheFolderOfAJobBeginsWithItsTimeAndLatestLeadsToTheNewest) {
 }
 
 TEST_F(DdprunLogs, TheErrorIsTheLastOnTheConsoleAfterAReportOfTenLinesAtMost) {
-  Job job(
-      shell(1, "echo oh $TORCHELASTIC_RESTART_COUNT >&2; kill -KILL $$", {log_dir(), "--tee=2", "--max-restarts=39"}));
+  Job job(shell(1, "echo oh $TORCHELASTIC_RESTART_COUNT >&2; " + kCommitAndDie,
+                {log_dir(), "--tee=2", "--max-restarts=39"}));
   EXPECT_EQ(job.wait(), 137);
   const auto& err = job.err();
   const auto report = err.find("ddprun: 40 rounds in "), folder = err.find("ddprun: log files are in "),

@@ -475,12 +475,9 @@ TEST(Ddprun, MoreWorkersThanTheGuardiansSocketHoldsAtOnce) {
 // round. Many short rounds, because only some of them meet that moment. A pause would follow those that end at once and
 // keep nothing, so the worker tells of a commit, as libddp does.
 TEST(Ddprun, WorkersThatStartAfterOthersHaveEndedAreHeard) {
-  const std::string commit_and_die =
-      "exec bash -c 'for c in 0 1; do printf \"$0\" $c >&${DDPRUN_AGENT_SOCKET%%:*}; done; kill -KILL $$' "
-      "'{\"type\":\"progress\",\"round\":'${DDPRUN_ROUND_ID##*-}',\"has_stepped\":true,\"commits\":%d}'";
   Job job(shell(
       3,
-      "echo here; [ $RANK$TORCHELASTIC_RESTART_COUNT != 2$((TORCHELASTIC_RESTART_COUNT % 200)) ] || " + commit_and_die,
+      "echo here; [ $RANK$TORCHELASTIC_RESTART_COUNT != 2$((TORCHELASTIC_RESTART_COUNT % 200)) ] || " + kCommitAndDie,
       {"--max-restarts=200"}));
   EXPECT_EQ(job.wait(), 0);
   EXPECT_THAT(job.err(), Not(HasSubstr("SIGPIPE")));

@@ -79,6 +79,10 @@ char process_state(pid_t pid);
 
 // A shell script that stays for ever and ends at any signal.
 inline const std::string kStay = "exec tail -f /dev/null";
+// Is killed in a round in which it has kept something, as libddp says it: no pause follows.
+inline const std::string kCommitAndDie =
+    "exec bash -c 'for c in 0 1; do printf \"$0\" $c >&${DDPRUN_AGENT_SOCKET%%:*}; done; kill -KILL $$' "
+    "'{\"type\":\"progress\",\"round\":'${DDPRUN_ROUND_ID##*-}',\"has_stepped\":true,\"commits\":%d}'";
 
 // The same for a shell with traps. It is always between two commands, where it looks for signals: one that meets a
 // shell just before it blocks in `read` or `wait`, or its child between fork and exec, is seen late or never.

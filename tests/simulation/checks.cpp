@@ -221,7 +221,7 @@ int Checks::size_of(const RoundId& round) const {
 // round.
 void Checks::check_that_work_is_kept(const RoundId& id, const std::vector<Node*>& alive,
                                      const std::function<bool(Node&)>& may_be_unheard) const {
-  if (may_two_go_on()) return;
+  if (may_two_go_on() || !are_all_elastic_) return;
   const auto& members = rounds_.at(id).members;
   std::uint64_t newest = 0;
   for (const auto& [group_rank, node] : members) newest = std::max(newest, node->workers().newest_commit());

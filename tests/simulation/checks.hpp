@@ -46,6 +46,8 @@ class Checks {
   // A worker of the round has ended with 0.
   void ends_well(const RoundId& round) { ++rounds_[round].ended_well; }
   void window_is_set() { is_window_set_ = true; }  // in which restarts count
+  // Each worker runs in run_elastic, as those of one program do: no node takes longer to end them than others do.
+  void all_are_elastic() { are_all_elastic_ = true; }
   // Nodes that live, and do not run or have no connection to this membership.
   std::function<std::set<const Node*>(const void* teller)> away_from;
   bool may_two_go_on() const { return has_begun_once_more_; }
@@ -103,7 +105,7 @@ class Checks {
   std::set<RoundId> complete_now_, disowned_;
   std::size_t rounds_completed_ = 0;
   int changes_of_members_ = 0;
-  bool is_endpoint_replaced_ = false, has_begun_once_more_ = false, is_window_set_ = false;
+  bool is_endpoint_replaced_ = false, has_begun_once_more_ = false, is_window_set_ = false, are_all_elastic_ = false;
 };
 
 }  // namespace ddp::simulation

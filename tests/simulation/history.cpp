@@ -38,6 +38,7 @@ class History {
     if (options.has_ports && !job().is_daemon_apart) draw_ports();
     if (options.has_look_ups) draw_look_ups();
     if (options.has_seats) job().workers.takes_seats_percent = world_.seat_dice.one_of<int>({50, 100, 100});
+    if (job().workers.takes_seats_percent == 100) world_.checks.all_are_elastic();
   }
 
   HistoryResult play() {

@@ -393,7 +393,8 @@ std::function<LookTime()> clock_of_looks(int& calls, LookTime per_look) {
 
 TEST(WhoIsEnding, FindsThoseThatHaveBegunToEnd) {
   const Zombie first, second;
-  EXPECT_EQ(who_is_ending({first.pid(), ::getpid(), second.pid()}, look_time_now),
+  int calls = 0;
+  EXPECT_EQ(who_is_ending({first.pid(), ::getpid(), second.pid()}, clock_of_looks(calls, {10us, 10us})),
             (std::set<pid_t>{first.pid(), second.pid()}));
 }
 

@@ -135,6 +135,20 @@ TEST(CoolDown, RemembersTwoBlamesAfterTheHostIsBack) {
   }
 }
 
+TEST_F(Job, TheReasonThatOneNodeHasPrintedWithThePauseIsNewToTheOthers) {
+  begin(2, 2, 5);
+  join(1, "a", {}, true);
+  join(2, "b");
+  auto at_once = failure(0, exited(1));
+  at_once.after = 20ms;
+  ends(1, {at_once}, 1);
+  ends(2, {}, 2);
+  pass(100ms);
+  ASSERT_EQ(started.at(2).restart_count, 1);
+  EXPECT_TRUE(started.at(1).is_why_told);
+  EXPECT_FALSE(started.at(2).is_why_told);
+}
+
 TEST_F(Job, RoundsThatFailAtOnceWaitLongerAndLonger) {
   begin(1, 1, 20);
   join(1, "a", {}, true);

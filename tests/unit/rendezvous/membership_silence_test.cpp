@@ -286,6 +286,44 @@ TEST_F(Job, WhoComesBackFromSilenceCountsAgain) {
   EXPECT_EQ(group_ranks({1, 12}), (std::vector<int>{0, 1}));
 }
 
+TEST_F(Job, WhoComesBackFromSilenceIsAwaitedAlsoIfItsConnectionBreaksOnceMore) {
+  begin(1, 3);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  auto held = held_by(2);
+  falls_silent(2);
+  for (const std::uint64_t id : {1u, 3u}) ends(id, {}, 2);
+  ASSERT_EQ(started.at(1).round.number, 1u);
+  falls_silent(3);
+  comes_again(2, 12, held);
+  disconnects(12);
+  held.is_left_behind = true;  // as it was told
+  comes_again(2, 22, held);
+  ends(1, {}, 2);
+  pass(500ms);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  says(22, RoundEnded{0, {}, 2, false});
+  pass(500ms);
+  EXPECT_EQ(group_ranks({1, 22}), (std::vector<int>{0, 1}));
+}
+
+TEST_F(Job, AfterAPauseOfItsOwnItHearsWhatCameMeanwhileBeforeARoundBegins) {
+  for (const bool is_gone : {false, true}) {
+    SCOPED_TRACE(is_gone);
+    started.clear();
+    begin(2, 2, 3);
+    for (const std::uint64_t id : {1u, 2u}) join(id, "h" + std::to_string(id), {}, id == 1);
+    auto at_once = failure(0, exited(1));
+    at_once.after = 1s;
+    ends(1, {at_once}, 1);
+    ends(2, {}, 2);
+    sleep(3s);  // the restart's pause is over
+    EXPECT_EQ(started.at(1).round.number, 0u);
+    if (is_gone) disconnects(2);
+    pass(50ms);
+    EXPECT_EQ(started.at(1).round.number, is_gone ? 0u : 1u);
+  }
+}
+
 TEST_F(Job, WhoComesBackFromSilenceIsAwaitedForASecond) {
   begin(1, 3);
   for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);

@@ -20,6 +20,16 @@ TEST(OwnAbsence, PauseOfMoreThanHalfAHeartbeatTimeoutBringsDoubt) {
   EXPECT_FALSE(absence.is_in_doubt(now + 9s));
 }
 
+TEST(OwnAbsence, WhatCameMeanwhileIsHeardForAMoment) {
+  TimePoint now{1h};
+  OwnAbsence absence(4s, 10s, now);
+  absence.runs(true, now += 2s);
+  EXPECT_EQ(absence.hears_until(now), std::nullopt);
+  absence.runs(true, now += 3s);
+  EXPECT_EQ(absence.hears_until(now), now + OwnAbsence::kHears);
+  EXPECT_EQ(absence.hears_until(now + OwnAbsence::kHears), std::nullopt);
+}
+
 TEST(OwnAbsence, PauseProvesNothingIfNobodyHadToLook) {
   TimePoint now{1h};
   OwnAbsence absence(4s, 10s, now);
