@@ -38,8 +38,7 @@ constexpr std::string_view kEnvironment =
 constexpr std::string_view kExitCodes =
     "0 all workers ended with 0; the code of the worker whose failure is the cause; 128 + n for signal n; 2 wrong use; "
     "126 the program can't be run; 127 it is not found; 75 stopped on purpose, may be started again; 76 no progress; "
-    "77 the "
-    "nodes did not meet; 124 the time of --timeout is over";
+    "77 the nodes did not meet; 124 the time of --timeout is over";
 
 // Appends words at `column`, broken at kWidth and indented by `indent`.
 void wrap(std::ostringstream& out, std::string_view text, std::size_t column, std::size_t indent) {
