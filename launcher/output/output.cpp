@@ -127,6 +127,7 @@ class Output::Impl {
       worker.directory = directory_of_round(rank);
       begun.push_back(rank);
     }
+    are_several_on_console_ = workers_on_console() > 1;
     opening_ = opening_of(begun);
     if (tree_) opening_->old_rounds = outdated_by(before, round_);
     auto go_on = [this, opening = opening_, begun, opened = std::move(opened)] {
@@ -291,7 +292,7 @@ class Output::Impl {
     const auto rank = static_cast<std::size_t>(source.rank);
     if (rank >= workers_.size()) return {};  // the end of a round whose disk was slow
     const bool is_wanted = (console_.is_terminal(source.stream) && several) ||
-                           (console_.is_file(source.stream) && (several || workers_on_console() > 1));
+                           (console_.is_file(source.stream) && (several || are_several_on_console_));
     if (!is_always_prefixed(source.rank, source.stream) && !is_wanted) return {};
     return workers_[rank].prefix[static_cast<std::size_t>(source.stream - 1)].text();
   }
@@ -465,6 +466,7 @@ class Output::Impl {
   std::optional<LogTree> tree_;  // empty: no log files
   Console console_;
   RoundFacts round_;
+  bool are_several_on_console_ = false;  // workers of this round
   std::vector<WorkerStreams> workers_;
   std::optional<base::FileThread> disk_;   // where there are log files
   std::shared_ptr<Opening> opening_;       // of this round, until it is done

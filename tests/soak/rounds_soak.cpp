@@ -113,12 +113,10 @@ Samples run(const Options& options) {
   }
   const ddp::test::ScratchDirectory scratch;
   const fs::path round = scratch.path() / "round";
-  // A pause would follow a round that ends at once and keeps nothing. So the worker tells of a commit, as libddp does.
+  // A pause would follow a round that ends at once and keeps nothing.
   const std::string script = "[ $TORCHELASTIC_RESTART_COUNT -lt " + count + " ] || exit 0; [ $RANK = 1 ] || " +
-                             ddp::test::kStay + "; echo $TORCHELASTIC_RESTART_COUNT >" + round.string() +
-                             "; for c in 0 1; do printf '{\"type\":\"progress\",\"round\":%d,\"has_stepped\":true,"
-                             "\"commits\":%d}' ${DDPRUN_ROUND_ID##*-} $c >&${DDPRUN_AGENT_SOCKET%%:*}; done; "
-                             "kill -KILL $$";
+                             ddp::test::kStay + "; echo $TORCHELASTIC_RESTART_COUNT >" + round.string() + "; " +
+                             ddp::test::kCommitAndDie;
   const std::vector<std::string> words{
       "--nnodes=2",
       "--nproc-per-node=2",
