@@ -328,7 +328,7 @@ bool Membership::were_all_members() const {
 // Where some failure is for no other rank, or a rank hangs, that explains the end of the round.
 void Membership::find_broken_links(TimePoint now) {
   if (round_.loss || round_.change || job_stop() || !are_all_for_others(round_.failures)) return;
-  const auto newest = nodes_.newest_work();
+  const auto holders = nodes_.holders_of_newest_work();
   std::map<int, NodeId> members;
   std::set<int> have_work;
   std::vector<NodeLinks> told;
@@ -337,7 +337,7 @@ void Membership::find_broken_links(TimePoint now) {
     const auto first = rank_first_of(node, nodes_);
     if (!first) return;
     members[*node.group_rank] = id;
-    if (newest >= 0 && node.kept_in == newest) have_work.insert(*node.group_rank);
+    if (holders.count(id) != 0) have_work.insert(*node.group_rank);
     told.push_back({*node.group_rank, *first, node.hello.workers, node.part->unreached, node.part->were_in_call});
   }
   const auto links = broken_links(told);

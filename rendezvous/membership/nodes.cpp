@@ -158,11 +158,16 @@ bool Nodes::is_older_work_awaited() const {
                      [this](const auto& entry) { return nodes_.at(entry.first).has_older_work; });
 }
 
-std::int64_t Nodes::newest_work() const {
-  std::int64_t newest = -1;
-  for (const auto& [id, node] : nodes_)
-    if (is_available(id, node)) newest = std::max(newest, node.kept_in);
-  return newest;
+std::set<NodeId> Nodes::holders_of_newest_work() const {
+  std::int64_t newest = 0;
+  std::set<NodeId> out;
+  for (const auto& [id, node] : nodes_) {
+    if (node.kept_in < newest || !is_available(id, node)) continue;
+    if (node.kept_in > newest) out.clear();
+    newest = node.kept_in;
+    out.insert(id);
+  }
+  return out;
 }
 
 int Nodes::count_available() const {

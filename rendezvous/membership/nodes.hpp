@@ -114,9 +114,9 @@ class Nodes {
 
   // --- nodes that can take part in the next round
 
-  // Node::kept_in of those that have the newest work: it may be in their memory and on their disks alone. -1: none is
-  // known.
-  std::int64_t newest_work() const;
+  // The available nodes that have the newest work (Node::kept_in): it may be in their memory and on their disks alone.
+  // Empty if none has said that it kept something.
+  std::set<NodeId> holders_of_newest_work() const;
 
   // Not nodes that leave or have processes of an older round, and not newcomers whose connection broke.
   bool is_available(NodeId id, const Node& node) const {

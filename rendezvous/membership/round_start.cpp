@@ -1,7 +1,6 @@
 #include "rendezvous/membership/round_start.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -52,21 +51,20 @@ std::vector<NodeId> candidates(const Nodes& nodes, const CoolDown& cool_down, in
     if (is_anyone_out && !cool_down.is_out(place_of(node.hello.host_name, node.seen_address), now)) fit.push_back(id);
   }
   if (!is_anyone_out || fit.size() < static_cast<std::size_t>(nodes_min)) return all;
-  const auto newest = nodes.newest_work();
-  const auto has_newest = [&](NodeId id) { return nodes.at(id).kept_in == newest; };
-  if (newest < 0 || std::any_of(fit.begin(), fit.end(), has_newest)) return fit;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(fit), has_newest);
+  const auto holders = nodes.holders_of_newest_work();
+  if (std::any_of(fit.begin(), fit.end(), [&](NodeId id) { return holders.count(id) != 0; })) return fit;
+  fit.insert(fit.end(), holders.begin(), holders.end());
   std::sort(fit.begin(), fit.end());
   return fit;
 }
 
 std::vector<NodeId> members_of_next_round(const Nodes& nodes, const std::vector<NodeId>& candidates, int nodes_max) {
-  const auto newest = nodes.newest_work();
+  const auto holders = nodes.holders_of_newest_work();
   std::vector<RankCandidate> those;
   for (const auto id : candidates) {
     const auto& node = nodes.at(id);
     those.push_back({node.group_rank, node.hello.node_rank, node.is_endpoint_host, node.hello.host_name,
-                     node.has_older_work, newest >= 0 && node.kept_in == newest});
+                     node.has_older_work, holders.count(id) != 0});
   }
   std::vector<NodeId> out;
   for (const auto index : give_group_ranks(those, static_cast<std::size_t>(nodes_max)))
